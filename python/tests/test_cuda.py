@@ -101,6 +101,22 @@ def join_on_simulator():
     print("joined")
 
 
+def check_on_simulator():
+    """libattn.check() runs the GPU's kernels, too; of all of them a few, and one is made to look wrong."""
+    import libattn
+    from libattn import _check
+
+    names = ("attn_sdpa_fwd_sm80_f32_d64", "attn_sdpa_bwd_sm80_f32_d64", "attn_mla_fwd_sm90_bf16_d576", "attn_mla_fwd_sm90_bf16_d512",
+             "attn_mla_bwd_sm80_bf16_d576_h16", "attn_dist_sm80_f16_d576_h16")
+    few = [kernel for kernel in libattn.kernels() if kernel.name in names]
+    assert len(few) == len(names)
+    _check.kernels = lambda: few
+    assert libattn.check()
+    few[:], right = few[:1], _check._OnGpu.numpy
+    _check._OnGpu.numpy = lambda x: right(x) * np.float32(1.1)
+    assert not libattn.check()
+
+
 def struct(**fields):
     """Of XLA's foreign function interface: a size, a chain of extensions, then fields as in python/ffi/xla.h."""
     return type("Struct", (ctypes.Structure,), {"_fields_": [("size", SIZE), ("extensions", POINTER), *fields.items()]})
@@ -227,3 +243,15 @@ def test_one_join_for_a_step():
     found = run_python(f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_cuda; test_cuda.join_on_simulator()",
                        ATTN_CUDA_DRIVER=str(SIMULATOR), ATTN_CUDA_IMAGE="ptx", ATTN_LOG="off")
     assert found.stdout.strip() == "joined", found.stdout + found.stderr
+
+
+@pytest.mark.skipif(not SIMULATOR.is_file(), reason="no simulator beside the library")
+def test_check_runs_the_kernels_of_a_gpu():
+    from test_calls import run_python
+
+    found = run_python(f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_cuda; test_cuda.check_on_simulator()",
+                       ATTN_CUDA_DRIVER=str(SIMULATOR), ATTN_CUDA_IMAGE="ptx", ATTN_LOG="off")
+    lines = found.stdout.splitlines()
+    assert len(lines) == 8, found.stdout + found.stderr
+    assert [line.split()[0] for line in lines] == ["ok"] * 5 + ["libattn", "FAIL", "libattn"]  # d512 is for other problems
+    assert "5 passed, 0 failed, 1 for other problems" in lines[5]
