@@ -26,7 +26,8 @@ import sys
 import time
 
 import peers_onednn
-from peers_torch import canonical, flops, parse, problems, quantile, traffic
+from peers_timing import problems, quantile
+from peers_torch import canonical, flops, parse, traffic
 
 MOST_RANDOM = 1 << 22  # numbers of a tensor; more are the same again
 # PyTorch's tensors on large pages, like those of NumPy (which ONNX Runtime reads in place) and of attn bench.
@@ -236,7 +237,7 @@ def main():
     warm = args.cache == "warm"
     flush = np.zeros(1 if warm else flush_bytes() // 8, np.int64)
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for line in problems(args.problems):
+    for _, line in problems(args.problems):
         p = parse(line)
         found = list(peers(p, args.threads, args.only.split(","))) if p else []
         if not found:

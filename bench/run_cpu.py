@@ -28,7 +28,8 @@ import sys
 import time
 
 import peers_cpu
-from peers_torch import canonical, flops, parse, problems, quantile, traffic
+from peers_timing import problems, quantile
+from peers_torch import canonical, flops, parse, traffic
 
 CLOSE = 0.9  # of the best rates seen: good enough to go on
 
@@ -224,7 +225,7 @@ def main():
     machine = Machine(args.limits, cpus)
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     machine.find_bound()
-    rows = [{"line": line, "impls": list(implementations(line, args)), "visits": []} for line in problems(args.problems)]
+    rows = [{"line": line, "impls": list(implementations(line, args)), "visits": []} for _, line in problems(args.problems)]
     found = {}
     turn = 0
     while time.monotonic() - args.begin < args.seconds:

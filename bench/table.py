@@ -9,7 +9,7 @@
 
 Records join on run + device + problem (+ the state of the caches). Of a problem measured in several runs the newest run
 counts; of several kernels of ours in one run the fastest, of several processes of a kernel the median. A ratio is the peer's time over ours: above 1 we are faster.
-Problems of the sparse operators have no peer that runs beside us: those of bench/cases/dsa.txt are listed alone.
+Problems of the sparse operators join on what `overlap` asked for, too. Those of bench/cases/dsa.txt are listed alone as well.
 """
 import argparse
 import json
@@ -57,7 +57,8 @@ def read(paths):
                 r = json.loads(line)
                 if not r.get("median_us") or r.get("measure", "execution") != "execution":
                     continue
-                key = (r["device"], shorter(r["problem"]), r.get("cache", ""))
+                shared = f" overlap={r['overlap']['asked']}" if r.get("overlap") else ""
+                key = (r["device"], shorter(r["problem"]) + shared, r.get("cache", ""))
                 by_impl = table.setdefault(key, {}).setdefault(r["run"], {})
             except (ValueError, KeyError, TypeError) as fault:
                 sys.exit(f"{path}:{number}: not a record: {fault!r}")
