@@ -10,16 +10,24 @@
 #endif
 
 #if defined(__SSE2__)
-enum { FTZ = 0x8000, DAZ = 0x40, ALL_MASKED = 0x1f80 }; /* ALL_MASKED: what a process begins with, to nearest */
+enum {
+    FTZ = 0x8000,
+    DAZ = 0x40,
+    ALL_MASKED = 0x1f80, /* what a process begins with, to nearest */
+    FLAGS = 0x3f         /* of exceptions that have happened */
+};
 
 uint32_t attn_base_float_mode(void) { return _mm_getcsr(); }
-void attn_base_float_end(uint32_t mode) { _mm_setcsr(mode); }
+/* Loading MXCSR costs more than reading it, and holds up what follows. */
+void attn_base_float_end(uint32_t mode) {
+    if (_mm_getcsr() != mode) _mm_setcsr(mode);
+}
 
 uint32_t attn_base_float_begin(int32_t subnormals) {
     static const uint32_t bits[] = {
         [ATTN_SUBNORMALS_READ] = FTZ, [ATTN_SUBNORMALS_EXACT] = 0, [ATTN_SUBNORMALS_FLUSH] = FTZ | DAZ};
-    const uint32_t mode = _mm_getcsr();
-    _mm_setcsr(ALL_MASKED | bits[subnormals]);
+    const uint32_t mode = _mm_getcsr(), wanted = ALL_MASKED | bits[subnormals];
+    if ((mode ^ wanted) & ~(uint32_t)FLAGS) _mm_setcsr(wanted);
     return mode;
 }
 uint32_t attn_base_float_keep_subnormals(void) {
