@@ -2,7 +2,8 @@
  * Time of attn_execute on problems of a few keys against a naive loop that any compiler vectorises, f32, plan cached,
  * one head: median of batches of calls, for each number of threads named. No part of `attn bench`, whose clock counts
  * single calls of microseconds and more.
- * usage: cc -O3 -march=native -Iinclude bench/tiny_cpu.c -lattn -lm && ./a.out [THREADS...] (default: 1 2) */
+ * usage: cc -O3 -march=native -Iinclude bench/tiny_cpu.c -lattn -lm && ./a.out [THREADS...] (default: 1 2). With
+ * -ffast-math the compiler vectorises the scores, too. */
 #define _GNU_SOURCE /* clock_gettime */
 #include "attn.h"
 
@@ -113,7 +114,7 @@ static void measure(int32_t threads, int64_t side_q, int64_t side_k, int64_t d) 
 }
 
 int main(int argc, char **argv) {
-    static const int64_t sides[] = {1, 4, 8, 16, 32, 64}, dims[] = {32, 64, 128};
+    static const int64_t sides[] = {1, 2, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64}, dims[] = {32, 64, 128};
     for (int64_t i = 0; i < MOST * WIDTH; i++) q[i] = k[i] = v[i] = (float)(i % 17) / 17 - 0.5f;
     printf("threads   sq   sk    d   attn us   loop us    ratio\n");
     for (int a = 1; a < argc || a < 3; a++) {

@@ -59,6 +59,7 @@ static void run(struct operands *x, int64_t first, int64_t rows) {
     struct attn_decode f = {.rows = rows,
                             .depth = x->depth,
                             .width = x->width,
+                            .keys = KEYS,
                             .q = x->q + first * x->ldq,
                             .ldq = x->ldq,
                             .factor = 0.7f,
@@ -194,8 +195,15 @@ static void test_alike(void **unused) {
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
     float l_rounded[ROWS * ATTN_DECODE_ROUNDED] = {0};
-    const struct attn_decode f = {
-        .rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
+    const struct attn_decode f = {.rows = ROWS,
+                                  .width = WIDTH,
+                                  .keys = KEYS,
+                                  .factor = 0.7f,
+                                  .m = m,
+                                  .l = l,
+                                  .o = o,
+                                  .ldo = WIDTH,
+                                  .l_rounded = l_rounded};
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1 + c / 100.0);
     for (int i = 0; i < KEYS; i++) v[i] = row;
@@ -218,8 +226,15 @@ static void test_sum_as_rounded(void **unused) {
     float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, l_rounded[ATTN_DECODE_ROUNDED] = {0}, s[KEYS];
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
-    const struct attn_decode f = {
-        .rows = 1, .width = WIDTH, .factor = 0.7f, .m = &m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
+    const struct attn_decode f = {.rows = 1,
+                                  .width = WIDTH,
+                                  .keys = KEYS,
+                                  .factor = 0.7f,
+                                  .m = &m,
+                                  .l = l,
+                                  .o = o,
+                                  .ldo = WIDTH,
+                                  .l_rounded = l_rounded};
     double sum = 0;
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1);

@@ -101,6 +101,7 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
             const struct attn_decode decode = {.rows = n_rows - r < ATTN_DECODE_ROWS ? n_rows - r : ATTN_DECODE_ROWS,
                                                .depth = depth,
                                                .width = width,
+                                               .keys = ATTN_DECODE_KEYS,
                                                .q = w->q + r * f->ldq,
                                                .ldq = f->ldq,
                                                .factor = (float)(unit * LOG2_E),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The dense kernels' rows: forward and backward, five instruction sets, four dtypes, one driver each. */
-#include "cpu/dense/sdpa.h"
+#include "cpu/dense/fwd_direct.h"
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
 static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 0, 800e9},
@@ -34,20 +34,22 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return 5e-6 + (amount->flops * (p->op == ATTN_OP_SDPA_BWD ? 1.2 : 1) + 20 * amount->bytes) / rate;
 }
 
-#define OPERATOR(op)                                                                                                   \
+#define OPERATOR(op, direct)                                                                                           \
     static uint64_t workspace_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p) {                                                            \
         return (uint64_t)attn_cpu_sdpa_##op##_workspace(k->impl, p, dev->threads);                                     \
     }                                                                                                                  \
     static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p, const attn_args *args) {                                     \
+        if (direct(k->impl, dev, p, args)) return ATTN_OK;                                                             \
         const uint32_t mode = attn_base_float_begin(dev->subnormals);                                                  \
         attn_cpu_sdpa_##op(k->impl, dev, p, args);                                                                     \
         attn_base_float_end(mode);                                                                                     \
         return ATTN_OK;                                                                                                \
     }
-OPERATOR(fwd)
-OPERATOR(bwd)
+#define NEVER(isa, dev, p, args) 0
+OPERATOR(fwd, attn_cpu_fwd_direct)
+OPERATOR(bwd, NEVER)
 
 #define ROW(OP, fn, isa, FEATURE, dt, DT, MATH) ROW_OF(OP, fn, isa, isa_##isa, FEATURE, dt, DT, MATH)
 #define ROW_OF(OP, fn, isa, IMPL, FEATURE, dt, DT, MATH)                                                               \

@@ -11,6 +11,7 @@ enum { ATTN_DECODE_ROWS = 8, ATTN_DECODE_KEYS = 16, ATTN_DECODE_ROUNDED = 8 };
 
 struct attn_decode {
     int64_t rows, depth, width;
+    int64_t keys;   /* KEYS; f32: or fewer, rounded up to 4, where the step has no others */
     const float *q; /* numbers, or pairs of bf16 along D; rows ldq apart */
     int64_t ldq;
     float factor;     /* > 0: probabilities are 2^((s - m) * factor), of pairs rounded to bf16 for their product */

@@ -66,27 +66,39 @@ INLINE void F(four_keys)(int rows, const struct attn_decode *f, const float *q, 
     }
     UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_DECODE_KEYS / 4] = FOLD(s[i]);
 }
-INLINE void F(scores_of)(int rows, const struct attn_decode *f, const float *q, const void *const *k,
+INLINE void F(scores_of)(int rows, int64_t n_keys, const struct attn_decode *f, const float *q, const void *const *k,
                          const void *const *next, float *s) {
     v32 fold[TILE_ROWS * ATTN_DECODE_KEYS / 4];
-    for (int j = 0; j < ATTN_DECODE_KEYS; j += 4) F(four_keys)(rows, f, q, k + j, next ? next + j : NULL, fold + j / 4);
+    for (int64_t j = 0; j < n_keys; j += 4) F(four_keys)(rows, f, q, k + j, next ? next + j : NULL, fold + j / 4);
+    for (int64_t j = n_keys / 4; j < ATTN_DECODE_KEYS / 4; j++)
+        UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_DECODE_KEYS / 4 + j] = v32_set(0);
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES)
             v32_store(s + i * ATTN_DECODE_KEYS + j, JOIN(fold + (i * ATTN_DECODE_KEYS + j) / 4));
     }
 }
-static void F(scores)(const struct attn_decode *f, const void *const *k, const void *const *next, float *s) {
+INLINE void F(scores_rows)(int64_t n_keys, const struct attn_decode *f, const void *const *k, const void *const *next,
+                           float *s) {
     for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) {
         const float *q = f->q + r * f->ldq;
         float *to = s + r * ATTN_DECODE_KEYS;
         switch (f->rows - r) {
-        case 1: F(scores_of)(1, f, q, k, next, to); break;
+        case 1: F(scores_of)(1, n_keys, f, q, k, next, to); break;
 #if TILE_ROWS > 2
-        case 2: F(scores_of)(2, f, q, k, next, to); break;
-        case 3: F(scores_of)(3, f, q, k, next, to); break;
+        case 2: F(scores_of)(2, n_keys, f, q, k, next, to); break;
+        case 3: F(scores_of)(3, n_keys, f, q, k, next, to); break;
 #endif
-        default: F(scores_of)(TILE_ROWS, f, q, k, next, to);
+        default: F(scores_of)(TILE_ROWS, n_keys, f, q, k, next, to);
         }
+    }
+}
+/* Of f32 alone: a form for steps of few keys, which small problems consist of, and sums of a step's own. */
+enum { F(IS_F32) = sizeof(TYPE) == sizeof(float) };
+static void F(scores)(const struct attn_decode *f, const void *const *k, const void *const *next, float *s) {
+    if (F(IS_F32) && f->keys < ATTN_DECODE_KEYS) {
+        F(scores_rows)(f->keys, f, k, NULL, s);
+    } else {
+        F(scores_rows)(ATTN_DECODE_KEYS, f, k, next, s);
     }
 }
 
@@ -94,12 +106,16 @@ static void F(scores)(const struct attn_decode *f, const void *const *k, const v
  * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a running max. */
 static __attribute__((noinline)) void F(update_max)(const struct attn_decode *f, int64_t r, float *x) {
     const float old = f->m[r];
-    float high = -__builtin_inff();
-    for (int j = 0; j < ATTN_DECODE_KEYS; j++) high = x[j] > high ? x[j] : high;
+    const v32 none = v32_set(-__builtin_inff());
+    v32 largest = none;
+    for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES) largest = v32_max(v32_load(x + j), largest);
+    const float high = v32_largest(largest);
     const int moves = !((high - old) * f->factor <= ATTN_DECODE_FAR);
     const float m = moves ? high : old;
-    for (int j = 0; j < ATTN_DECODE_KEYS; j++)
-        if (x[j] != -__builtin_inff()) x[j] = (x[j] - m) * f->factor;
+    for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES) {
+        const v32 s = v32_load(x + j);
+        v32_store(x + j, v32_pick(v32_eq(s, none), s, (s - v32_set(m)) * v32_set(f->factor)));
+    }
     if (!moves) return;
     v32 rescale[1] = {v32_set((old - m) * f->factor)};
     if (old == -__builtin_inff()) {
@@ -149,10 +165,10 @@ INLINE void F(exp_scores)(int rows, const struct attn_decode *f, int64_t r, cons
 
 /* Of f32 a step's 16 keys are summed alone, and then added: one chain over all keys loses more than the bound of f32
  * allows where values are alike, since each addition rounds the same way (1238 equal ones: 1.1e-5). */
-enum { F(ALONE) = sizeof(TYPE) == sizeof(float) };
-/* rows x `cols` registers of columns from c on, of which the last has n_tail. */
-INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const float *p, const void *const *v,
-                       const void *const *next, int64_t c, float *o) {
+enum { F(ALONE) = F(IS_F32) };
+/* rows x `cols` registers of columns from c on, over n_keys keys, of which the last has n_tail. */
+INLINE void F(pv_tile)(int rows, int64_t n_keys, int cols, int64_t n_tail, int64_t ldo, const float *p,
+                       const void *const *v, const void *const *next, int64_t c, float *o) {
 #if !PAIRS
     enum { LINE = 64 / sizeof(TYPE) };
 #endif
@@ -164,7 +180,7 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const fl
         }
     }
 #if PAIRS
-    for (int j = 0; j < ATTN_DECODE_KEYS; j += 2) {
+    for (int64_t j = 0; j < n_keys; j += 2) {
         const TYPE *even = (const TYPE *)v[j] + c, *odd = (const TYPE *)v[j + 1] + c;
         v32 y[TILE_COLS + 1];
         for (int x = 0; x < cols && next; x += 2) {
@@ -187,7 +203,7 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const fl
         }
     }
 #else
-    for (int j = 0; j < ATTN_DECODE_KEYS; j++) {
+    for (int64_t j = 0; j < n_keys; j++) {
         const TYPE *row = (const TYPE *)v[j] + c;
         v32 y[TILE_COLS];
         for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(prefetch)((const TYPE *)next[j] + c + x);
@@ -207,35 +223,45 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const fl
         }
     }
 }
-INLINE void F(pv_rows)(int rows, const struct attn_decode *f, int64_t r, const void *const *v, const void *const *next,
-                       const float *s) {
+INLINE void F(pv_rows)(int rows, int64_t n_keys, const struct attn_decode *f, int64_t r, const void *const *v,
+                       const void *const *next, const float *s) {
     enum { MOST = TILE_COLS * V32_LANES };
     _Alignas(64) float p[TILE_ROWS * ATTN_DECODE_KEYS];
     float *o = f->o + r * f->ldo;
     int64_t c = 0;
     F(exp_scores)(rows, f, r, s + r * ATTN_DECODE_KEYS, p);
     for (; !next && c + MOST <= f->width; c += MOST)
-        F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
-    for (; c + MOST <= f->width; c += MOST) F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
+        F(pv_tile)(rows, n_keys, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
+    for (; c + MOST <= f->width; c += MOST)
+        F(pv_tile)(rows, n_keys, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
 #if PAIRS
-    for (; c + F(STEP) <= f->width; c += F(STEP)) F(pv_tile)(rows, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
+    for (; c + F(STEP) <= f->width; c += F(STEP)) F(pv_tile)(rows, n_keys, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
     if (c + V32_LANES < f->width) {
-        F(pv_tile)(rows, 2, f->width - c - V32_LANES, f->ldo, p, v, next, c, o + c);
+        F(pv_tile)(rows, n_keys, 2, f->width - c - V32_LANES, f->ldo, p, v, next, c, o + c);
         return;
     }
 #else
-    for (; c + V32_LANES <= f->width; c += V32_LANES) F(pv_tile)(rows, 1, V32_LANES, f->ldo, p, v, next, c, o + c);
+    for (; c + V32_LANES <= f->width; c += V32_LANES)
+        F(pv_tile)(rows, n_keys, 1, V32_LANES, f->ldo, p, v, next, c, o + c);
 #endif
-    if (c < f->width) F(pv_tile)(rows, 1, f->width - c, f->ldo, p, v, next, c, o + c);
+    if (c < f->width) F(pv_tile)(rows, n_keys, 1, f->width - c, f->ldo, p, v, next, c, o + c);
+}
+INLINE void F(add_pv_rows)(int64_t n_keys, const struct attn_decode *f, const void *const *v, const void *const *next,
+                           const float *s) {
+    for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) switch (f->rows - r) {
+        case 1: F(pv_rows)(1, n_keys, f, r, v, next, s); break;
+#if TILE_ROWS > 2
+        case 2: F(pv_rows)(2, n_keys, f, r, v, next, s); break;
+        case 3: F(pv_rows)(3, n_keys, f, r, v, next, s); break;
+#endif
+        default: F(pv_rows)(TILE_ROWS, n_keys, f, r, v, next, s);
+        }
 }
 static void F(add_pv)(const struct attn_decode *f, const void *const *v, const void *const *next, const float *s) {
-    for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) switch (f->rows - r) {
-        case 1: F(pv_rows)(1, f, r, v, next, s); break;
-#if TILE_ROWS > 2
-        case 2: F(pv_rows)(2, f, r, v, next, s); break;
-        case 3: F(pv_rows)(3, f, r, v, next, s); break;
-#endif
-        default: F(pv_rows)(TILE_ROWS, f, r, v, next, s);
-        }
+    if (F(IS_F32) && f->keys < ATTN_DECODE_KEYS) {
+        F(add_pv_rows)(f->keys, f, v, NULL, s);
+    } else {
+        F(add_pv_rows)(ATTN_DECODE_KEYS, f, v, next, s);
+    }
 }
 const struct attn_ukr_decode TABLE = {.scores = F(scores), .add_pv = F(add_pv)};
