@@ -30,7 +30,7 @@ void attn_cli_check_modes(struct check_case *c) {
     }
     if (check_dense(p) && c->seed >> 3 & 1) c->modes |= CHECK_MASK_LOW; /* no draw: numbers of a seed stay */
     if (check_backward(p) && ((c->seed >> 21 & 7) == 5 || (c->seed >> 20 & 15) == 1))
-        c->modes |= CHECK_BAD_DOUT; /* nor here */
+        c->modes |= CHECK_BAD_DOUT | (c->seed >> 45 & 1 ? CHECK_INF_DOUT : 0); /* nor here */
     uint32_t off = 0;
     if (!p->mask_dtype) off |= CHECK_MASK_DEAD_ROWS | CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;
     if (p->mask_dtype == ATTN_BOOL) off |= CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;
@@ -48,7 +48,7 @@ void attn_cli_check_modes(struct check_case *c) {
     /* A NaN of dout reaches every visible key, on GPUs but those whose P is 0 in 16 bits (docs/semantics.md): it is
      * drawn where no P is that small. */
     if ((c->modes & (CHECK_HUGE | CHECK_SINK_PLUS_INF)) || p->alibi || p->mask_dtype || check_has(c, ATTN_SCALE))
-        off |= CHECK_BAD_DOUT;
+        off |= CHECK_BAD_DOUT | CHECK_INF_DOUT;
     c->modes &= ~off;
 }
 

@@ -54,8 +54,9 @@ enum {
     CHECK_LSE_PLUS_INF = 1 << 26,  /* backward: empty rows come in as +inf                         */
     CHECK_TOPK_EDGES = 1 << 27,    /* sparse: topk_length of 0, 1, 63, 64, 65, topk                */
     CHECK_MASK_LOW = 1 << 28,      /* an additive mask hides by a low finite number, not by -inf   */
-    CHECK_BAD_DOUT = 1 << 29,      /* backward: one number of dout is NaN                          */
-    CHECK_MODES = 30
+    CHECK_BAD_DOUT = 1 << 29,      /* backward: one number of dout is NaN, or with the next        */
+    CHECK_INF_DOUT = 1 << 30,      /* infinite                                                     */
+    CHECK_MODES = 31
 };
 
 struct check_tensor {

@@ -26,7 +26,8 @@ static const struct {
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding packed-lengths"},
     {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
-    {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic one-number bad-dout"},
+    {'b', "gradient",
+     "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic one-number bad-dout inf-dout"},
     {'s', "HQ", "1 7 16 64 128 192"},
     {'j', "group", "2 4 8 16 last-short"},
     {'j', "groups", "joined apart"},
@@ -42,7 +43,7 @@ static const struct {
     {'a', "sink", "none finite +inf -inf"},
     {'w', "outputs", "out=f32"},
     {'m', "dkv", "f32 dtype accumulate omitted"},
-    {'m', "gradient", "dlse dsink dist one-number bad-dout"},
+    {'m', "gradient", "dlse dsink dist one-number bad-dout inf-dout"},
     {'x', "dist_norm", "sum mean l1"},
     {'s', "lists", "indices joined apart"},
     {'v', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
@@ -270,7 +271,7 @@ void attn_cli_check_cover_case(const struct check_case *c, bool accepted) {
         {CHECK_EQUAL_SCORES, "data", "equal-scores"}, {CHECK_UNALIGNED, "memory", "unaligned"},
         {CHECK_AT_PAGE_END, "memory", "page-end"},    {CHECK_NEGATIVE_STRIDE, "memory", "negative-stride"},
         {CHECK_PERMUTED, "memory", "permuted"},       {CHECK_PADDED, "memory", "padded"},
-        {CHECK_BROADCAST, "memory", "broadcast"},
+        {CHECK_BROADCAST, "memory", "broadcast"},     {CHECK_INF_DOUT, "gradient", "inf-dout"},
     };
     uint32_t data = 0;
     for (size_t k = 0; k < sizeof both / sizeof *both; k++) {

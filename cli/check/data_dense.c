@@ -16,7 +16,8 @@ void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, doubl
 
 void attn_cli_check_bad_dout(struct check_case *c) {
     struct check_tensor *dout = &c->t[ATTN_ROLE_DOUT];
-    if ((c->modes & CHECK_BAD_DOUT) && dout->n) dout->val[(c->seed >> 24) % (uint64_t)dout->n] = NAN;
+    const double value = !(c->modes & CHECK_INF_DOUT) ? NAN : c->seed >> 44 & 1 ? INFINITY : -INFINITY;
+    if ((c->modes & CHECK_BAD_DOUT) && dout->n) dout->val[(c->seed >> 24) % (uint64_t)dout->n] = value;
 }
 
 static int64_t below(struct check_case *c, int64_t n) { return attn_cli_rng_below(&c->rng, n); }

@@ -112,7 +112,7 @@ static void load_rows(const struct unit_work *w) {
         if (j->sink) {
             double over = (double)j->sink[w->h0 + h] - (double)lse[h];
             part = 1 / (1 + exp(over));
-            sink_part[h] = -delta / (1 + exp(-over));
+            sink_part[h] = over == -INFINITY ? 0 : -delta / (1 + exp(-over)); /* no sink: no share in what is NaN */
         }
         if (j->dlse.data) {
             float x;
