@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Numbers of dout that are not finite, on every backward of the CPU. A NaN: its column of dv is NaN at each key that
- * the row sees, also where a sink takes all weight and P is 0, and no other column and no hidden key is. An infinity: what
- * the reference makes of it. A sink of -inf has no gradient beside either. */
+ * the row sees, also where a sink takes all weight and P is 0, and no other column and no hidden key is. An infinity:
+ * as in the reference. A sink of -inf has no gradient beside either. */
 #include "attn.h"
 
 #include "ref_try.h"
