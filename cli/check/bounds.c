@@ -20,6 +20,7 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
     if (against_plain) b.dtype = wide ? ATTN_F64 : ATTN_F32;
     b.eps = 4 * (wide ? U64 : U32);
     b.tiny = b.dtype == ATTN_F16 ? 0x1p-24 : wide ? 0x1p-500 : 0x1p-100;
+    b.inf_or_nan = (c->modes & CHECK_INF_DOUT) && role != ATTN_ROLE_DV && role != ATTN_ROLE_DSINK;
     const struct attn_cli_tolerance t = attn_cli_tolerance(c->p.op, role, dtype);
     b.absolute = t.absolute;
     if (t.absolute) {

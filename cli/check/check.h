@@ -188,6 +188,7 @@ struct check_bound {
     double slack;    /* absolute bounds: half a spacing of the output dtype, relative */
     double tiny;     /* per element, what underflow may take away                               */
     bool zero_exact; /* elements that are exactly 0, since their slots take no part, must be 0 */
+    bool inf_or_nan; /* what is not finite may be either (docs/semantics.md: infinities of dout) */
     int32_t dtype;   /* of the output */
     int32_t unit;    /* dtype whose spacing is added to the bound with `factor`: the problem's */
 };
