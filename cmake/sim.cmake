@@ -183,6 +183,18 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_sim_check(check_joined_bwd_64_order mla_bwd_joined_sm90_bf16_d576_h64 5
                    "mla_bwd hq=64 sq=16 sk=900 d=576 topk=150 bf16 align=16" ATTNSIM_SMS=4 ATTN_CUDA_L2_LIMIT=1000000)
     attn_sim_check(check_joined_bwd_no_queries mla_bwd_joined_sm90_bf16_d576 1 "mla_bwd b=0 hq=7 sq=9 sk=21 d=576 topk=100 bf16 sink grad_sink align=16")
+    # The backward on Blackwell, 128 rows of 2, 4 and 8 queries: a NaN of q or of a key that not every query of the group
+    # has; several work tiles a pair; groups left apart beside others; a last group of one query.
+    attn_sim_check(check_sm100_joined_nan_q mla_bwd_joined_sm100_bf16_d576 102 "mla_bwd hq=64 sq=4 sk=40 d=576 topk=8 bf16 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_joined_nan_key mla_bwd_joined_sm100_bf16_d512 97
+                   "mla_bwd hq=16 sq=8 sk=40 d=512 topk=8 bf16 with_dist align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_joined_2 mla_bwd_joined_sm100_bf16_d576 124780547
+                   "mla_bwd b=2 hq=64 sq=9 sk=90 d=576 topk=70 bf16 group=2 causal q_start=40 k_stride=2 topk_length with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
+    attn_sim_check(check_sm100_joined_4 mla_bwd_joined_sm100_bf16_d512 124780547
+                   "mla_bwd b=2 hq=20 sq=13 sk=90 d=512 topk=130 bf16 group=4 causal q_start=40 topk_length with_dist dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+    attn_sim_check(check_sm100_joined_8 mla_bwd_joined_sm100_bf16_d576 7
+                   "mla_bwd hq=8 sq=41 sk=300 d=576 topk=100 bf16 topk_length sink grad_sink dlse dkv=f32 accumulate align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_joined_no_keys mla_bwd_joined_sm100_bf16_d576 1 "mla_bwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 align=16" ATTNSIM_GPU=b200)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.
     # Results in f32: from registers, with heads in a common tile and single columns; merged splits.

@@ -3,6 +3,7 @@
 #ifndef ATTN_KPARAMS_MLA_SM100_H
 #define ATTN_KPARAMS_MLA_SM100_H
 #include "kernels/params/mla.h"
+#include "kernels/params/mla_joined.h"
 #include "kernels/params/tensor_map.h"
 
 /* A line of mla_bwd_sm100.def. */
@@ -11,7 +12,15 @@ struct kp_mla_bwd_sm100_config {
     int32_t dtype, dim, deterministic;
 };
 
-#define KP_SM100_HEADS   128 /* of a pair of CTAs */
+/* A line of mla_bwd_joined_sm100.def. */
+struct kp_mla_bwd_joined_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim, deterministic, joined;
+};
+/* Queries of a group, at most: 16 rows of heads each */
+#define KP_MLA_BWD_JOINED_SM100_GROUP 8
+
+#define KP_SM100_HEADS   128 /* of a pair of CTAs; of joined lists: rows */
 #define KP_SM100_KEYS    64  /* slots of a tile */
 #define KP_SM100_THREADS 384
 /* Q and dO of 64 heads, two tiles of K, P and dS of a CTA's 32 keys and all heads; the rest */
@@ -24,14 +33,17 @@ struct kp_mla_bwd_sm100 {
     struct kp_mla_bwd bwd;
     int64_t kv_rows;           /* rows of the map of kv from a batch entry's first to the next's */
     int64_t tiles, reserved;   /* of `ds`, that a CTA has */
-    struct kp_tensor_map q;    /* [B,SQ,HQ,D]; boxes of 64 heads x 64 columns, 128 bytes swizzled */
+    struct kp_tensor_map q;    /* [B,SQ,HQ,D]; boxes of 64 heads x 64 columns, 128 bytes swizzled; of joined lists:
+                                  of 64, 32, 16 heads of 1, 2, 4 queries */
     struct kp_tensor_map dout; /* [B,SQ,HQ,DV]; the same */
     struct kp_tensor_map kv;   /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
     struct kp_tensor_map rope; /* the same; 32 columns, 64 bytes swizzled */
     struct kp_tensor_map
         ds;           /* bf16 [CTAs][tiles][64 heads][64 keys], workspace; boxes of 64 x 64, 128 bytes swizzled */
     uint64_t ds_data; /* its address */
-    uint64_t padding[15];
+    struct kp_mla_joined joined; /* joined lists: of groups bwd.first .. bwd.first + bwd.n - 1, the work tiles; then
+                                  * bwd.part_dist is as in struct kp_mla_bwd_joined, and one for each 32 of 64 heads */
+    uint64_t padding[8];
 };
 KP_SIZE(struct kp_mla_bwd_sm100, 896 + 5 * 128 + 128);
 

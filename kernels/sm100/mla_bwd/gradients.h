@@ -2,7 +2,6 @@
  * Part of mla_bwd.cu: dKV from tensor memory to the rows that slots name, and dQ at the end, by four warps. */
 #ifndef ATTN_SM100_MLA_BWD_GRADIENTS_H
 #define ATTN_SM100_MLA_BWD_GRADIENTS_H
-#include "kernels/sm100/mla_bwd/layout.h"
 
 /* Of key `key`, a thread's four neighbouring columns. */
 static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, float a, float b, float c,
@@ -16,16 +15,19 @@ static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t
 }
 
 /* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
- * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. */
+ * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. on: a bit for each key, those that take
+ * something. */
 template <int N>
-static __device__ __forceinline__ void add_keys(float *to, uint32_t note, const uint32_t *x, const uint32_t *y) {
+static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64_t on, const uint32_t *x,
+                                                const uint32_t *y) {
+    on >>= 2 * (lane_of() & 3);
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
         const uint4 offsets = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            add_key(to, e ? offsets.z : offsets.x, e ? offsets.w : offsets.y, __uint_as_float(x[4 * n + e]),
-                    __uint_as_float(x[4 * n + 2 + e]), __uint_as_float(y[4 * n + e]),
+            add_key(to, e ? offsets.z : offsets.x, on >> (8 * n + e) & 1 ? e ? offsets.w : offsets.y : NOWHERE,
+                    __uint_as_float(x[4 * n + e]), __uint_as_float(x[4 * n + 2 + e]), __uint_as_float(y[4 * n + e]),
                     __uint_as_float(y[4 * n + 2 + e]));
     }
 }
@@ -36,42 +38,68 @@ static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) 
     tell_read(base, 0, SUM_EMPTY + sum % 2);
 }
 
-/* All tiles of a work tile. */
-static __device__ __forceinline__ void run_gradients(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                     uint32_t tm, int rank, uint32_t tile, uint32_t *sum) {
-    const int quarter = warp_of() % 4, wanted = p->dkv.data != 0;
+/* A tile's dKV, as far as a turn has summed it. on: entries that take something. */
+static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm, int rank,
+                                                uint32_t note, float *to, uint64_t on, uint32_t *sum) {
+    const int quarter = warp_of() % 4;
     const uint32_t lanes = (uint32_t)quarter << 21;
+#pragma unroll 1
+    for (int u = 0; u < 2; u++, ++*sum) {
+        const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
+        uint32_t x[32], y[32];
+        await(base, SUM_FULL + *sum % 2, *sum / 2);
+        tc_after();
+        tc_load_16x64(x, cells);
+        tc_load_16x64(y, cells + (16u << 16));
+        release_sum(base, *sum);
+        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, x, y);
+    }
+    if (ROPE) { /* lanes 64 g ..: keys of half g */
+        const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
+        uint32_t x[16], y[16];
+        await(base, SUM_FULL + *sum % 2, *sum / 2);
+        tc_after();
+        tc_load_16x32(x, cells);
+        tc_load_16x32(y, cells + (16u << 16));
+        release_sum(base, *sum);
+        if (quarter % 2 == 0)
+            add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2),
+                               on >> CTA_KEYS * (quarter / 2), x, y);
+        ++*sum;
+    }
+}
+
+/* All tiles of a work tile. Joined lists: whether one of them is not finite. */
+static __device__ __forceinline__ int run_gradients(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                    uint32_t tm, int rank, uint32_t tile, uint32_t *sum) {
+    const int wanted = p->dkv.data != 0;
+    int odd = 0;
     float *to = PAIRS ? (float *)p->pairs + w->number * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
     to += lane_of() / 4 * 4;
 #pragma unroll 1
     for (int t = 0; t < w->tiles; t++, tile++) {
         const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
         await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
+        if (JOINED) await_ds(base, tile);
+        const int odd_tile = JOINED && is_odd(base, tile);
+        const struct turns turns = turns_of_tile(p, w, t, odd_tile);
+        odd |= odd_tile;
 #pragma unroll 1
-        for (int u = 0; wanted && u < 2; u++, ++*sum) {
-            const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
-            uint32_t x[32], y[32];
-            await(base, SUM_FULL + *sum % 2, *sum / 2);
-            tc_after();
-            tc_load_16x64(x, cells);
-            tc_load_16x64(y, cells + (16u << 16));
-            release_sum(base, *sum);
-            add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, x, y);
+        for (int r = turns.from; wanted && r < turns.until; r++)
+            add_turn(p, base, tm, rank, note, to, turns.whole ? ~UINT64_C(0) : shared_load64(note + NOTE_KEYS + 8 * r),
+                     sum);
+        if (JOINED) {
+            __syncwarp();
+            if (lane_of() == 0) free_note_of_both(base, tile);
+        } else {
+            tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
         }
-        if (ROPE && wanted) { /* lanes 64 g ..: keys of half g */
-            const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
-            uint32_t x[16], y[16];
-            await(base, SUM_FULL + *sum % 2, *sum / 2);
-            tc_after();
-            tc_load_16x32(x, cells);
-            tc_load_16x32(y, cells + (16u << 16));
-            release_sum(base, *sum);
-            if (quarter % 2 == 0)
-                add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2), x, y);
-            ++*sum;
-        }
-        tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
     }
+    if (JOINED && threadIdx.x == 128) { /* for the copies of the second pass, which have read the word before */
+        shared_store32(base + AT_ODD_WORK, (uint32_t)odd);
+        mbar_arrive(at_barrier(base, ODD_FULL));
+    }
+    return odd;
 }
 
 /* 32 columns of the thread's head. */
@@ -88,16 +116,18 @@ static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[3
     }
 }
 
-/* dQ of a work tile: lanes 64 g + h: head h, columns of half g. */
+/* dQ of a work tile: lanes 64 g + h: head h, columns of half g. query >= 0: that of the group alone. */
 static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                              uint32_t tm, int rank, uint32_t nth) {
-    const int quarter = warp_of() % 4, head = quarter % 2 * 32 + lane_of(), half = quarter / 2;
-    const int of_block = rank * CTA_HEADS + head, exists = of_block < w->heads, h = w->head0 + of_block;
+                                              uint32_t tm, int rank, uint32_t nth, int query) {
+    const int quarter = warp_of() % 4, half = quarter / 2;
+    const int row = rank * CTA_HEADS + quarter % 2 * 32 + lane_of();
+    const int64_t state = state_of_row(p, w, row);
+    const int exists = state >= 0 && (query < 0 || query_of_row(p, row) == query);
     const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
     await(base, DQ_FULL, nth);
     tc_after();
-    const int empty = exists && ((const struct kp_mla_row *)p->rows)[w->flat * p->in.heads_q + h].lse2 == INF;
-    uint16_t *to = (uint16_t *)p->dq.data + w->b * p->dq.batch + w->i * p->dq.row + h * p->dq.head;
+    const int empty = exists && ((const struct kp_mla_row *)p->rows)[state].lse2 == INF;
+    uint16_t *to = dq_of_row(p, w, row);
 #pragma unroll 1
     for (int c = 0; c < HALF_V + (ROPE ? HALF_ROPE : 0); c += 32) {
         uint32_t x[32];
@@ -106,5 +136,14 @@ static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const 
         store_dq(to + (c < HALF_V ? half * HALF_V + c : DIM_V + half * HALF_ROPE), x, exists, empty);
     }
     tc_before();
+}
+static __device__ __forceinline__ void run_turns_of_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                       uint32_t tm, int rank, int odd, uint32_t *turn) {
+    const struct turns turns = turns_of_dq(w, odd);
+#pragma unroll 1
+    for (int r = turns.from; r < turns.until; r++, ++*turn) {
+        run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r);
+        if (JOINED) tell_read(base, 0, DQ_EMPTY);
+    }
 }
 #endif

@@ -2,7 +2,11 @@
  * Part of mla_bwd.cu: configuration of the variant, tensor memory, shared memory, barriers and who runs what. */
 #ifndef ATTN_SM100_MLA_BWD_LAYOUT_H
 #define ATTN_SM100_MLA_BWD_LAYOUT_H
+#ifndef CFG_JOINED
+#define CFG_JOINED 0
+#endif
 #include "kernels/device/cluster.h"
+#include "kernels/device/joined.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/reduce.h"
@@ -12,13 +16,15 @@
 #include "kernels/params/mla_sm100.h"
 #include "kernels/sm100/roles.h"
 
-constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC;
+constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC, JOINED = CFG_JOINED;
 constexpr int HEADS = KP_SM100_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2;         /* columns of V, and of dKV, that a CTA has */
 constexpr int HALF_ROPE = 32;             /* and of rope */
 constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
 static_assert(CFG_DTYPE == KP_BF16, "dS in f16 would need a factor");
+constexpr int QUERIES = JOINED ? KP_MLA_BWD_JOINED_SM100_GROUP : 1; /* of a work tile, at most */
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
+static_assert(!(JOINED && PAIRS), "entries have no rows of their own");
 
 /* Tensor memory, columns. */
 constexpr uint32_t TM_QT = 0;     /* Q^T: 2 x (128 columns d of this CTA x 128 heads) */
@@ -40,9 +46,13 @@ constexpr uint32_t STAGE = KP_SM100_STAGE(DIM);
 constexpr uint32_t AT_P = AT_K + 2 * STAGE;    /* [128 heads][32 keys], 64 bytes swizzled */
 constexpr uint32_t AT_DS = AT_P + KP_SM100_DS; /* the same */
 constexpr uint32_t AT_NOTES = AT_DS + KP_SM100_DS;
-constexpr int NOTES = 4;                                        /* tiles */
-constexpr uint32_t NOTE_KEYS = KEYS * 8, NOTE = NOTE_KEYS + 16; /* offsets of 64 slots; a bit a slot: valid */
-constexpr uint32_t AT_BARRIERS = AT_NOTES + NOTES * NOTE;
+constexpr int NOTES = 4;                 /* tiles */
+constexpr uint32_t NOTE_KEYS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
+constexpr uint32_t NOTE = NOTE_KEYS + (JOINED ? 8 * QUERIES : 16);
+/* Joined lists: for each of these tiles, in both CTAs, uint32_t [8 warps of scores of the pair]: whether a score or dP
+ * is not finite; then, for the warp of copies, whether any of the work tile is. */
+constexpr uint32_t AT_ODD = AT_NOTES + NOTES * NOTE, ODD = 32, AT_ODD_WORK = AT_ODD + NOTES * ODD;
+constexpr uint32_t AT_BARRIERS = AT_ODD + (JOINED ? NOTES * ODD + 16 : 0);
 /* A tile of K, by pass:
  *   scores      [SLICES][32 keys of this CTA][64 columns]
  *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
@@ -67,13 +77,16 @@ enum barrier {
     DP_EMPTY,                         /* L, 8 warps                                           tiles */
     P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
     DS_FULL,                          /* L, 8 warps                                           tiles */
+    DS_FULL_2,                        /* joined lists: DS_FULL has 2 stages, and each CTA's count */
     PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
     SUM_FULL,                         /* C: 128 columns of dKV stand                          2 stages */
     SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                           2 stages */
     DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory            work tiles */
     DQ_FULL,                          /* C                                                    work tiles */
+    DQ_EMPTY,                         /* joined lists: L, 8 warps: dQ is in registers         turns of dQ, as DQ_FULL */
+    ODD_FULL,                         /* joined lists, 1: AT_ODD_WORK stands                  work tiles */
     NOTES_FULL,                       /* 1: notes of a tile                                   4 stages */
-    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps                                              4 stages */
+    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps; joined lists: 13, gradients of both CTAs, products, and scores */
     BARRIERS = NOTES_EMPTY + NOTES
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
@@ -86,27 +99,6 @@ constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_NOTES = 10;
 constexpr int CELLS_BARRIER = 1, CELLS_THREADS = 256;
 constexpr int SUMS = ROPE ? 3 : 2; /* accumulators of a tile's dKV */
 
-/* What a pair works on: 128 heads of one query. Every role walks the work tiles by itself. */
-struct work {
-    int64_t number, flat, b, i; /* of the launch; query: b * SQ + i */
-    int head0, heads;           /* first head; that exist */
-    int block;
-    int tiles; /* at least 1 */
-    struct slots slots;
-};
-static __device__ __forceinline__ int next_work(const struct kp_mla_bwd *p, struct work *w, int64_t number) {
-    if (number >= p->n * p->head_blocks) return 0;
-    w->number = number;
-    w->flat = p->first + number / p->head_blocks;
-    w->block = (int)(number % p->head_blocks);
-    w->b = w->flat / p->in.seq_q;
-    w->i = w->flat % p->in.seq_q;
-    w->head0 = w->block * HEADS;
-    w->heads = min(p->in.heads_q - w->head0, HEADS);
-    w->slots = slots_of(&p->in, w->b, w->i);
-    w->tiles = max(1, (w->slots.n + KEYS - 1) / KEYS);
-    return 1;
-}
 static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }
 static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 1; }
 
@@ -135,5 +127,44 @@ static __device__ __forceinline__ void tell_written(uint32_t base, int barrier) 
     async_fence_cluster();
     __syncwarp();
     if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), 0));
+}
+
+/* dS of tile number `tile`: by a warp of scores, for whoever waits. Joined lists: in both CTAs, since gradients are
+ * taken as AT_ODD says, which lane 0 has written. */
+static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
+    if (!JOINED) {
+        tell_written(base, DS_FULL);
+        return;
+    }
+    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % 2));
+    async_fence_cluster();
+    __syncwarp();
+    if (lane_of() != 0) return;
+    cluster_signal(cluster_address(barrier, 0));
+    cluster_signal(cluster_address(barrier, 1));
+}
+static __device__ __forceinline__ void await_ds(uint32_t base, uint32_t tile) {
+    if (JOINED)
+        await_pair(base, DS_FULL + (int)(tile % 2), tile / 2);
+    else
+        await_pair(base, DS_FULL, tile);
+}
+/* Joined lists: AT_ODD, by a warp of scores, and for whoever has waited for dS. */
+static __device__ __forceinline__ void note_odd(uint32_t base, int rank, uint32_t tile, uint32_t odd) {
+    const uint32_t cell = base + AT_ODD + ODD * (tile % NOTES) + 4 * (uint32_t)(4 * rank + warp_of());
+    if (lane_of() != 0) return;
+    shared_store32(cell, odd);
+    cluster_store32(cluster_address(cell, 1 - (uint32_t)rank), odd);
+}
+static __device__ __forceinline__ int is_odd(uint32_t base, uint32_t tile) {
+    const uint32_t cells = base + AT_ODD + ODD * (tile % NOTES);
+    const uint4 x = shared_load128(cells), y = shared_load128(cells + 16);
+    return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) != 0;
+}
+/* One thread: it has read AT_ODD, and of a note what it wants. */
+static __device__ __forceinline__ void free_note_of_both(uint32_t base, uint32_t tile) {
+    const uint32_t barrier = at_barrier(base, NOTES_EMPTY + (int)(tile % NOTES));
+    cluster_arrive(cluster_address(barrier, 0));
+    cluster_arrive(cluster_address(barrier, 1));
 }
 #endif

@@ -3,7 +3,6 @@
  * go. */
 #ifndef ATTN_SM100_MLA_BWD_LOADS_H
 #define ATTN_SM100_MLA_BWD_LOADS_H
-#include "kernels/sm100/mla_bwd/layout.h"
 
 /* Scores: this CTA's 32 slots, all columns. Copy c: rows 4 (c % 8).., columns 64 (c / 8).. */
 static __device__ __forceinline__ void gather_keys(const struct kp_mla_bwd_sm100 *p, uint32_t to, uint32_t barrier,
@@ -34,28 +33,31 @@ static __device__ __forceinline__ void gather_columns(const struct kp_mla_bwd_sm
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 *p, const struct work *w, uint32_t base,
                                                   int rank) {
     const uint32_t full = at_barrier(base, Q_FULL), lane = (uint32_t)lane_of();
-    const int own = w->head0 + rank * CTA_HEADS, i = (int)w->i, b = (int)w->b;
+    const int2 own = box_of_rows(&p->bwd, w, rank);
+    const int b = (int)w->b;
     if (lane == 0) mbar_expect(full, (SLICES + SLICES_V) * Q_SLICE);
     __syncwarp();
     if (lane < SLICES)
-        tensor_copy4(base + AT_Q + lane * Q_SLICE, &p->q, full, (int)lane * 64, own, i, b);
+        tensor_copy4(base + AT_Q + lane * Q_SLICE, &p->q, full, (int)lane * 64, own.x, own.y, b);
     else if (lane < SLICES + SLICES_V)
-        tensor_copy4(base + AT_DOUT + (lane - SLICES) * Q_SLICE, &p->dout, full, (int)(lane - SLICES) * 64, own, i, b);
+        tensor_copy4(base + AT_DOUT + (lane - SLICES) * Q_SLICE, &p->dout, full, (int)(lane - SLICES) * 64, own.x,
+                     own.y, b);
     __syncwarp();
 }
 static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_sm100 *p, const struct work *w,
                                                         uint32_t base, int rank) {
     const uint32_t full = at_barrier(base, OTHER_FULL);
-    const int lane = lane_of(), other = w->head0 + (1 - rank) * CTA_HEADS, i = (int)w->i, b = (int)w->b;
+    const int2 other = box_of_rows(&p->bwd, w, 1 - rank);
+    const int lane = lane_of(), b = (int)w->b;
     if (lane == 0) mbar_expect(full, (ROPE ? 9 : 8) * Q_SLICE);
     __syncwarp();
     if (lane < 4)
-        tensor_copy4(base + AT_OTHER_Q + lane * Q_SLICE, &p->q, full, rank * HALF_V + lane * 64, other, i, b);
+        tensor_copy4(base + AT_OTHER_Q + lane * Q_SLICE, &p->q, full, rank * HALF_V + lane * 64, other.x, other.y, b);
     else if (lane < 8)
         tensor_copy4(base + AT_OTHER_DOUT + (lane - 4) * Q_SLICE, &p->dout, full, rank * HALF_V + (lane - 4) * 64,
-                     other, i, b);
+                     other.x, other.y, b);
     else if (ROPE && lane == 8)
-        tensor_copy4(base + AT_OTHER_ROPE, &p->q, full, DIM_V, other, i, b);
+        tensor_copy4(base + AT_OTHER_ROPE, &p->q, full, DIM_V, other.x, other.y, b);
     __syncwarp();
 }
 
@@ -75,27 +77,35 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         await(base, OTHER_EMPTY, n);
         for (int t = 0; t < w.tiles; t++, stage++) {
             const uint32_t full = at_barrier(base, K_FULL + stage % 2);
-            const int rows = map_row(&w.slots, t * KEYS + rank * CTA_KEYS + lane, row0);
+            const int rows = row_of_slot(&p->bwd, &w, t, rank * CTA_KEYS + lane, row0, -1);
             await(base, K_EMPTY + stage % 2, stage / 2 - 1);
             if (rank == 0 && lane == 0) mbar_expect(full, 2 * STAGE);
             __syncwarp();
             gather_keys(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rows);
         }
         done += (uint32_t)w.tiles;
-        for (int t = 0; with_dq && t < w.tiles; t++, stage++) {
-            const uint32_t full = at_barrier(base, K_FULL + stage % 2);
-            const int rows0 = map_row(&w.slots, t * KEYS + lane, row0),
-                      rows1 = map_row(&w.slots, t * KEYS + 32 + lane, row0);
-            await(base, K_EMPTY + stage % 2, stage / 2 - 1);
-            if (t == 0) await(base, DS_STORED, n), await(base, PDS_EMPTY, done - 1);
-            if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + KP_SM100_DS));
-            __syncwarp();
-            gather_columns(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rank, rows0, rows1);
-            if (lane == 0)
-                tensor_copy2(base + (stage % 2 ? AT_DS : AT_P), &p->ds, pair_leader(full), 0, ds_row + t * CTA_HEADS);
-            __syncwarp();
+        if (!with_dq) continue;
+        await(base, DS_STORED, n);
+        await(base, PDS_EMPTY, done - 1);
+        if (JOINED) await(base, ODD_FULL, n);
+        const struct turns turns = turns_of_dq(&w, JOINED && shared_load32(base + AT_ODD_WORK));
+        for (int r = turns.from; r < turns.until; r++) {
+            const int2 tiles = tiles_of_turn(&p->bwd, &w, r);
+            for (int t = tiles.x; t < tiles.y; t++, stage++) {
+                const uint32_t full = at_barrier(base, K_FULL + stage % 2);
+                const int rows0 = row_of_slot(&p->bwd, &w, t, lane, row0, turns.whole ? -1 : r),
+                          rows1 = row_of_slot(&p->bwd, &w, t, 32 + lane, row0, turns.whole ? -1 : r);
+                await(base, K_EMPTY + stage % 2, stage / 2 - 1);
+                if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + KP_SM100_DS));
+                __syncwarp();
+                gather_columns(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rank, rows0, rows1);
+                if (lane == 0)
+                    tensor_copy2(base + (stage % 2 ? AT_DS : AT_P), &p->ds, pair_leader(full), 0,
+                                 ds_row + t * CTA_HEADS);
+                __syncwarp();
+            }
         }
-        done += (uint32_t)with_dq;
+        done++;
     }
 }
 
@@ -110,16 +120,20 @@ static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uin
             const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
             int rows[2];
 #pragma unroll
-            for (int k = 0; k < 2; k++) rows[k] = map_row(&w.slots, t * KEYS + 32 * k + lane, 0);
-            await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+            for (int k = 0; k < 2; k++) rows[k] = row_of_slot(p, &w, t, 32 * k + lane, 0, -1);
+            if (JOINED)
+                await_pair(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+            else
+                await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+            uint32_t valid[2];
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const int64_t offset = PAIRS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
-                const uint32_t valid = __ballot_sync(~0u, rows[k] >= 0);
+                valid[k] = __ballot_sync(~0u, rows[k] >= 0);
                 shared_store32x2(note + 8 * (32 * k + lane), (uint32_t)offset,
                                  rows[k] >= 0 ? (uint32_t)(offset >> 32) : NOWHERE);
-                if (lane == 0) shared_store32(note + NOTE_KEYS + 4 * k, valid);
             }
+            if (lane < 2 * QUERIES) shared_store32(note + NOTE_KEYS + 4 * lane, bits_of_tile(p, &w, t, lane, valid));
             __syncwarp();
             if (lane == 0) mbar_arrive(at_barrier(base, NOTES_FULL + tile % NOTES));
         }

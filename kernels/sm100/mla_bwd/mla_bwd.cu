@@ -20,6 +20,9 @@
  * half of the columns, which leaves no columns for dQ: it has a pass of its own, for which K is gathered again (by
  * columns) and the rounded dS, 16 KB a tile, goes through the second-level cache.
  *
+ * Joined lists: the 128 rows are heads of 2, 4 or 8 neighbouring queries, and slots are entries of their joined list
+ * (group.h); a group whose values are not all finite takes several turns over queries.
+ *
  * Roles: warps 0..3 scores (P, dS), 4..7 gradients (dKV, dQ out), 8 products (even CTA; one thread), 9 copies, 10 notes
  * (where a slot's gradient goes, which slots are valid). Between work tiles warps 0..7 bring Q^T and dO^T (operands.h).
  * Registers: at most 168 a thread, no spills. Tensor memory, shared memory, barriers: layout.h.
@@ -32,6 +35,12 @@
  * rows: P = dS = 0 by choice, Q^T and dO^T zeros, dQ zero. Variants `_det` store each gradient as a row instead of
  * adding it; kernels/smxx/mla_bwd_sort.cu and mla_bwd_sum.cu add the rows up in a fixed order. Row states come from
  * mla_bwd_prepare.cu. Counts, layouts and what was weighed: docs/kernels/mla_bwd_sm100.md. */
+#include "kernels/sm100/mla_bwd/layout.h"
+#if CFG_JOINED
+#include "kernels/sm100/mla_bwd/group.h"
+#else
+#include "kernels/sm100/mla_bwd/query.h"
+#endif
 #include "kernels/sm100/mla_bwd/gradients.h"
 #include "kernels/sm100/mla_bwd/loads.h"
 #include "kernels/sm100/mla_bwd/operands.h"
@@ -40,9 +49,12 @@
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (int x = 0; x < BARRIERS; x++) {
-        const int warps8 = x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL || x == DS_FULL ||
-                           x == SUM_EMPTY || x == SUM_EMPTY + 1 || x >= NOTES_EMPTY;
-        mbar_init(at_barrier(base, x), x == CELLS_FULL ? 16 : x == DS_STORED ? 4 : warps8 ? 8 : 1);
+        const int joined8 = JOINED && (x == DS_FULL_2 || x == DQ_EMPTY);
+        const int warps8 = joined8 || x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL ||
+                           x == DS_FULL || x == SUM_EMPTY || x == SUM_EMPTY + 1;
+        int count = x == CELLS_FULL ? 16 : x == DS_STORED ? 4 : warps8 ? 8 : 1;
+        if (x >= NOTES_EMPTY) count = JOINED ? 13 : 8;
+        mbar_init(at_barrier(base, x), count);
     }
     mbar_init_fence();
 }
@@ -50,7 +62,7 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
 /* Warps 0..7: operands, then scores or gradients of each work tile. */
 static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm100 *p, uint32_t base, uint32_t tm,
                                                       int rank) {
-    uint32_t n = 0, tile = 0, done = 0, sum = 0;
+    uint32_t n = 0, tile = 0, done = 0, sum = 0, turns = 0; /* of dQ */
     struct work w;
     for (int64_t x = first_work(); next_work(&p->bwd, &w, x); x += work_step(), n++) {
         named_sync(CELLS_BARRIER, CELLS_THREADS); /* dQ of the work tile before has left tensor memory */
@@ -58,8 +70,8 @@ static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm
         if (warp_of() < 4) {
             run_scores(p, &w, base, tm, rank, tile, done);
         } else {
-            run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
-            if (p->bwd.dq.data) run_dq(&p->bwd, &w, base, tm, rank, n);
+            const int odd = run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
+            if (p->bwd.dq.data) run_turns_of_dq(&p->bwd, &w, base, tm, rank, odd, &turns);
         }
         tile += (uint32_t)w.tiles, done += (uint32_t)(w.tiles + (p->bwd.dq.data != 0));
     }

@@ -6,7 +6,6 @@
  * lanes r, r + 8, r + 16, r + 24 of a quarter, has four neighbours. Column h / 2 has heads h and h + 1. */
 #ifndef ATTN_SM100_MLA_BWD_OPERANDS_H
 #define ATTN_SM100_MLA_BWD_OPERANDS_H
-#include "kernels/sm100/mla_bwd/layout.h"
 
 /* Which of the 128 heads are not empty, a bit each. Nothing of an empty row's q and dout may reach dKV. */
 struct alive {
@@ -16,9 +15,8 @@ static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd 
     struct alive a;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const int h = 32 * k + lane_of();
-        const float lse2 =
-            h < w->heads ? ((const struct kp_mla_row *)p->rows)[w->flat * p->in.heads_q + w->head0 + h].lse2 : INF;
+        const int64_t state = state_of_row(p, w, 32 * k + lane_of());
+        const float lse2 = state >= 0 ? ((const struct kp_mla_row *)p->rows)[state].lse2 : INF;
         a.word[k] = __ballot_sync(~0u, lse2 != INF);
     }
     return a;

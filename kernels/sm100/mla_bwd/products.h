@@ -2,7 +2,6 @@
  * Part of mla_bwd.cu: the thread that starts all products of the pair. */
 #ifndef ATTN_SM100_MLA_BWD_PRODUCTS_H
 #define ATTN_SM100_MLA_BWD_PRODUCTS_H
-#include "kernels/sm100/mla_bwd/layout.h"
 
 constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16); /* rows of 128 bytes along k */
 constexpr uint64_t KEYS64 = tc_operand(64, 512, 16);    /* P and dS: a row is a head, 32 keys along n */
@@ -28,6 +27,14 @@ static __device__ __forceinline__ void start_sum(uint32_t cells, uint32_t a, uin
     for (int k = 0; k < HEADS / 16; k++)
         tc_multiply_cells(cells, a + 8 * k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > 0));
 }
+/* The same over the heads of query r of the group alone: steps of 16 rows. */
+static __device__ __forceinline__ void start_sum_of_query(uint32_t cells, uint32_t a, uint32_t shared, uint32_t shape,
+                                                          int add, int r, int steps) {
+    const uint64_t b = tc_operand_at(KEYS64, shared);
+#pragma unroll 1
+    for (int k = r * steps; k < (r + 1) * steps; k++)
+        tc_multiply_cells(cells, a + 8 * (uint32_t)k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > r * steps));
+}
 /* dQ (+)= dS K over a tile of keys. */
 static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
     const uint64_t a = tc_operand_at(ROWS128, ds), b = tc_operand_at(KT128, keys),
@@ -45,7 +52,8 @@ static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32
 
 /* Counts of what has been started, over all work tiles. */
 struct progress {
-    uint32_t stage, tile, sum; /* stages of K, tiles of pass 1, accumulators of dKV */
+    uint32_t stage, tile, sum, turn; /* stages of K, tiles of pass 1, accumulators of dKV, turns of dQ */
+    int odd;                         /* joined lists: a tile of this work tile is not finite */
 };
 
 /* S and dP of the tile whose K comes next. */
@@ -66,48 +74,85 @@ static __device__ __forceinline__ void scores_of_tile(uint32_t base, uint32_t tm
     n->stage++;
 }
 
-/* dKV^T of a tile: 128 columns d of each CTA at a time, then the rope. */
-static __device__ __forceinline__ void sums_of_tile(uint32_t base, uint32_t tm, struct progress *n, int wanted) {
+/* dKV^T or its rope of a tile, X^T P or X^T dS: over all rows, or over those of query r. */
+static __device__ __forceinline__ void start_turn(const struct kp_mla_bwd *p, uint32_t to, uint32_t a, uint32_t shared,
+                                                  uint32_t shape, int add, const struct turns *x, int r) {
+    if (x->whole)
+        start_sum(to, a, shared, shape, add);
+    else
+        start_sum_of_query(to, a, shared, shape, add, r, HEADS / 16 / lists_of(p)->group);
+}
+
+/* dKV^T of a tile t: 128 columns d of each CTA at a time, then the rope; of joined lists in one turn or several, which
+ * shows with dS. The products with P that are under way then begin anew. */
+static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,
+                                                    uint32_t base, uint32_t tm, struct progress *n, int wanted) {
+    struct turns turns = turns_of_tile(p, w, t, 0);
     await_pair(base, P_FULL, n->tile);
-    if (!wanted) await_pair(base, DS_FULL, n->tile);
+    if (!wanted) await_ds(base, n->tile);
+    if (JOINED && !wanted) n->odd |= is_odd(base, n->tile);
+    int first = 1;
 #pragma unroll 1
-    for (int u = 0; wanted && u < SUMS; u++, n->sum++) {
-        const uint32_t to = tm + TM_SUM + n->sum % 2 * 64;
-        const int rope = u == 2;
-        await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
-        tc_after();
-        if (!rope) start_sum(to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0);
-        if (u == 0) {
-            await_pair(base, DS_FULL, n->tile);
+    for (int r = turns.from; wanted && r < turns.until; r++)
+#pragma unroll 1
+        for (int u = 0; u < SUMS; u++, n->sum++, first = 0) {
+            const uint32_t to = tm + TM_SUM + n->sum % 2 * 64;
+            const int rope = u == 2;
+            await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
             tc_after();
+            if (!rope) start_turn(p, to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
+            if (first) {
+                await_ds(base, n->tile);
+                tc_after();
+            }
+            if (JOINED && first && is_odd(base, n->tile)) {
+                n->odd = 1;
+                turns = turns_of_tile(p, w, t, 1);
+                start_turn(p, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
+            }
+            start_turn(p, to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS, rope ? SHAPE_SUM_ROPE : SHAPE_SUM,
+                       !rope, &turns, r);
+            tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
-        start_sum(to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS, rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope);
-        tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
+    tc_commit(at_barrier(base, PDS_EMPTY));
+    if (JOINED) free_note_of_both(base, n->tile);
+    n->tile++;
+}
+
+/* dQ of the work tile, turn by turn; each one's is read before the next begins. */
+static __device__ __forceinline__ void turns_of_pass(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                     uint32_t tm, struct progress *n) {
+    const struct turns turns = turns_of_dq(w, n->odd);
+#pragma unroll 1
+    for (int r = turns.from; r < turns.until; r++, n->turn++) {
+        const int2 tiles = tiles_of_turn(p, w, r);
+        if (JOINED) await_pair(base, DQ_EMPTY, n->turn - 1);
+        for (int t = tiles.x; t < tiles.y; t++, n->stage++) {
+            await(base, K_FULL + n->stage % 2, n->stage / 2);
+            tc_after();
+            start_dq(tm, base + (n->stage % 2 ? AT_DS : AT_P), base + AT_K + n->stage % 2 * STAGE, t > tiles.x);
+            tc_commit(at_barrier(base, K_EMPTY + n->stage % 2));
+        }
+        tc_commit(at_barrier(base, DQ_FULL));
     }
     tc_commit(at_barrier(base, PDS_EMPTY));
-    n->tile++;
 }
 
 static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm) {
     const int with_dkv = p->dkv.data != 0, with_dq = p->dq.data != 0;
-    struct progress n = {0, 0, 0};
+    struct progress n = {0, 0, 0, 0, 0};
     uint32_t nth = 0;
     struct work w;
     for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), nth++) {
         await_pair(base, CELLS_FULL, nth);
         tc_after();
+        n.odd = 0;
         scores_of_tile(base, tm, &n, n.tile, w.tiles == 1);
         for (int t = 0; t < w.tiles; t++) {
             if (t + 1 < w.tiles) scores_of_tile(base, tm, &n, n.tile + 1, t + 2 == w.tiles);
-            sums_of_tile(base, tm, &n, with_dkv);
+            sums_of_tile(p, &w, t, base, tm, &n, with_dkv);
         }
-        for (int t = 0; with_dq && t < w.tiles; t++, n.stage++) {
-            await(base, K_FULL + n.stage % 2, n.stage / 2);
-            tc_after();
-            start_dq(tm, base + (n.stage % 2 ? AT_DS : AT_P), base + AT_K + n.stage % 2 * STAGE, t > 0);
-            tc_commit(at_barrier(base, K_EMPTY + n.stage % 2));
-        }
-        if (with_dq) tc_commit(at_barrier(base, DQ_FULL)), tc_commit(at_barrier(base, PDS_EMPTY));
+        if (with_dq) turns_of_pass(p, &w, base, tm, &n);
     }
 }
 #endif

@@ -2,7 +2,6 @@
  * Part of mla_bwd.cu: P and dS from S and dP, by four warps. A thread has one head and 32 keys. */
 #ifndef ATTN_SM100_MLA_BWD_SCORES_H
 #define ATTN_SM100_MLA_BWD_SCORES_H
-#include "kernels/sm100/mla_bwd/layout.h"
 
 /* Thread's row, of the CTA's 64 heads, and half of the keys, which is the CTA that has them as operand. */
 static __device__ __forceinline__ int score_head(void) { return (int)threadIdx.x % CTA_HEADS; }
@@ -28,16 +27,12 @@ static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int ha
     }
 }
 
-/* Sums of P' over the warp's 32 heads, to the part of dist that these heads have. Lane l ends with key l: at each step
- * a lane keeps half of its keys and gives the other half away. */
-static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct work *w, int rank, int t,
-                                                  const float x[CTA_KEYS]) {
-    const int lane = lane_of(), part = w->block * 4 + rank * 2 + warp_of() % 2;
-    float y[CTA_KEYS];
+/* Sums over N lanes of N numbers each; lane l ends with number l % N in y[0]: at each step a lane keeps half of its
+ * numbers and gives the other half away. */
+template <int N> static __device__ __forceinline__ void sum_lanes(float *y) {
+    const int lane = lane_of();
 #pragma unroll
-    for (int e = 0; e < CTA_KEYS; e++) y[e] = x[e];
-#pragma unroll
-    for (int n = CTA_KEYS / 2; n > 0; n /= 2) {
+    for (int n = N / 2; n > 0; n /= 2) {
         const int high = lane & n;
 #pragma unroll
         for (int e = 0; e < n; e++) {
@@ -45,9 +40,52 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
             y[e] = keep + __shfl_xor_sync(~0u, give, n);
         }
     }
+}
+#if CFG_JOINED
+/* Sums of P' over the warp's heads of a query, to the part of dist that these heads have: by entry, or by slot of a
+ * list left apart. A query has 64 rows, which are two warps', 32 or 16, half a warp's. */
+static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct work *w, int rank, int t,
+                                                  const float x[CTA_KEYS]) {
+    const struct kp_mla_joined *j = lists_of(p);
+    const int lane = lane_of(), half_warps = j->shift == 4;
+    const int query = query_of_row(p, rank * CTA_HEADS + score_head()), part = j->shift == 6 ? warp_of() % 2 : 0;
+    float y[CTA_KEYS];
+#pragma unroll
+    for (int e = 0; e < CTA_KEYS; e++) y[e] = x[e];
+    if (half_warps)
+        sum_lanes<16>(y), sum_lanes<16>(y + 16);
+    else
+        sum_lanes<32>(y);
+    if (w->entries < 0) {
+        const int2 place = place_apart(p, w, t);
+        if (place.x != query) return;
+        t = place.y;
+    }
+    float *to = (float *)p->part_dist + ((part * p->n + w->number) * j->group + query) * (j->bits - j->keys);
+    to += t * KEYS + score_half() * CTA_KEYS + (half_warps ? lane % 16 : lane);
+    to[0] = y[0];
+    if (half_warps) to[16] = y[16];
+}
+#else
+/* Sums of P' over the warp's 32 heads, to the part of dist that these heads have. */
+static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct work *w, int rank, int t,
+                                                  const float x[CTA_KEYS]) {
+    const int lane = lane_of(), part = w->block * 4 + rank * 2 + warp_of() % 2;
+    float y[CTA_KEYS];
+#pragma unroll
+    for (int e = 0; e < CTA_KEYS; e++) y[e] = x[e];
+    sum_lanes<CTA_KEYS>(y);
     const int slot = t * KEYS + score_half() * CTA_KEYS + lane;
     if (slot < p->in.topk)
         ((float *)p->part_dist)[((int64_t)part * p->in.batch * p->in.seq_q + w->flat) * p->in.topk + slot] = y[0];
+}
+#endif
+
+/* 0 if all of them are finite, else NaN. */
+static __device__ __forceinline__ float probe(float sum, const uint32_t word[CTA_KEYS]) {
+#pragma unroll
+    for (int e = 0; e < CTA_KEYS; e++) sum = __fmaf_rn(__uint_as_float(word[e]), 0, sum);
+    return sum;
 }
 
 /* The four warps of scores: all tiles of a work tile. done: phases of PDS_EMPTY before the work tile. */
@@ -57,10 +95,11 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
     const int head = score_head(), half = score_half(), warp = warp_of();
     const uint32_t cells = tm + ((uint32_t)warp << 21);
     float4 row = make_float4(INF, 0, 0, 0);
-    if (rank * CTA_HEADS + head < w->heads)
-        row = ((const float4 *)p->rows)[w->flat * p->in.heads_q + w->head0 + rank * CTA_HEADS + head];
+    const int64_t state = state_of_row(p, w, rank * CTA_HEADS + head);
+    if (state >= 0) row = ((const float4 *)p->rows)[state];
     const float scale = p->in.scale, g = row.y, shift = row.z;
     const int empty = row.x == INF;
+    const uint32_t bits = NOTE_KEYS + 8 * (uint32_t)query_of_row(p, rank * CTA_HEADS + head) + 4 * (uint32_t)half;
     /* this CTA's dS of the work tile: [tile][64 heads][64 keys] */
     uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (KP_SM100_DS / 16) + head * 8 + half * 4;
 #pragma unroll 1
@@ -69,7 +108,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
         uint32_t word[CTA_KEYS];
         uint4 y[4];
         await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
-        const uint32_t on = empty ? 0 : shared_load32(base + AT_NOTES + tile % NOTES * NOTE + NOTE_KEYS + 4 * half);
+        const uint32_t on = empty ? 0 : shared_load32(base + AT_NOTES + tile % NOTES * NOTE + bits);
         tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
         await(base, S_FULL, tile);
         tc_after();
@@ -77,6 +116,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
         tc_wait_loads();
         tc_before();
         tell_read(base, 0, S_EMPTY);
+        const float scores_probe = JOINED ? probe(0, word) : 0;
 #pragma unroll
         for (int e = 0; e < CTA_KEYS; e++)
             x[e] = on >> e & 1 ? exp2_fast(__fmaf_rn(__uint_as_float(word[e]), p->in.scale_log2, -row.x)) : 0;
@@ -96,12 +136,16 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
         tc_wait_loads();
         tc_before();
         tell_read(base, 0, DP_EMPTY);
+        if (JOINED) {
+            const uint32_t odd = __any_sync(~0u, !empty && probe(scores_probe, word) != 0);
+            note_odd(base, rank, tile, odd);
+        }
 #pragma unroll
         for (int e = 0; e < CTA_KEYS; e++)
             x[e] = on >> e & 1 ? x[e] * scale * __fmaf_rn(g, __uint_as_float(word[e]), -shift) : 0;
         pack_row(y, x);
         store_row(base + AT_DS, rank, half, head, y);
-        tell_written(base, DS_FULL);
+        tell_ds(base, tile);
         if (p->dq.data) {
 #pragma unroll
             for (int c = 0; c < 4; c++) ds[c] = y[c];

@@ -344,6 +344,7 @@ static const struct attn_core_rows sets[] = {
     {attn_cuda_sdpa_bwd_maps_rows, &attn_cuda_n_sdpa_bwd_maps_rows},
     {attn_cuda_sdpa_fwd_rows, &attn_cuda_n_sdpa_fwd_rows},
     {attn_cuda_sdpa_bwd_rows, &attn_cuda_n_sdpa_bwd_rows},
+    {attn_cuda_mla_bwd_joined_sm100_rows, &attn_cuda_n_mla_bwd_joined_sm100_rows},
     {attn_cuda_mla_bwd_sm100_rows, &attn_cuda_n_mla_bwd_sm100_rows},
     {attn_cuda_mla_bwd_joined_sm90_rows, &attn_cuda_n_mla_bwd_joined_sm90_rows},
     {attn_cuda_mla_bwd_sm90_rows, &attn_cuda_n_mla_bwd_sm90_rows},

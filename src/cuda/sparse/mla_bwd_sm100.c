@@ -77,10 +77,10 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 
 /* ------------------------------------------------------------------ tensor maps -------------------- */
 
-/* `ds`: the workspace for dS, of `tiles` tiles a CTA. */
-static attn_status write_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
-                              int64_t ctas, int64_t tiles, struct kp_mla_bwd_sm100 *maps) {
+attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
+                                   int64_t ctas, int64_t tiles, int64_t queries, struct kp_mla_bwd_sm100 *maps) {
     const struct kp_mla *in = &kp->in;
+    const uint32_t n = (uint32_t)queries, heads = KP_SM100_HEADS / 2 / n; /* of a query */
     memset(maps, 0, sizeof *maps);
     maps->bwd = *kp;
     maps->kv_rows = attn_cuda_mla_map_rows(in);
@@ -95,8 +95,8 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct k
         .stride = {2 * KP_SM100_KEYS},
         .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
     };
-    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, in->dim_qk, KP_SM100_HEADS / 2, 64, &maps->q));
-    TRY(attn_cuda_mla_map_heads(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, KP_SM100_HEADS / 2, 64, &maps->dout));
+    TRY(attn_cuda_mla_map_queries(dev, "q", in, &in->q, in->dim_qk, heads, n, 64, &maps->q));
+    TRY(attn_cuda_mla_map_queries(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, heads, n, 64, &maps->dout));
     TRY(attn_cuda_mla_map_keys(dev, in, 64, &maps->kv));
     TRY(attn_cuda_mla_map_keys(dev, in, 32, &maps->rope));
     return attn_cuda_tensor_map(dev, &sums, &maps->ds);
@@ -113,7 +113,7 @@ attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, con
                                         .shared_bytes = (uint32_t)m->shared_bytes};
     struct kp_mla_bwd_sm100 maps;
     if (ctas <= 0) return ATTN_OK;
-    TRY(write_maps(dev, kp, ds, ctas, tiles, &maps));
+    TRY(attn_cuda_mla_bwd_maps(dev, kp, ds, ctas, tiles, 1, &maps));
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, m->symbol), &grid, &maps, sizeof maps, stream);
 }
 

@@ -46,6 +46,12 @@ static uint32_t swizzle_of(uint32_t columns) { return columns == 64 ? CU_SWIZZLE
 attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
                                     const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t box_columns,
                                     struct kp_tensor_map *map) {
+    return attn_cuda_mla_map_queries(dev, name, in, v, columns, heads, 1, box_columns, map);
+}
+
+attn_status attn_cuda_mla_map_queries(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
+                                      const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t queries,
+                                      uint32_t box_columns, struct kp_tensor_map *map) {
     const struct attn_cuda_tensor tensor = {
         .name = name,
         .address = v->data,
@@ -54,7 +60,7 @@ attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const ch
         .size = {(uint64_t)columns, (uint64_t)in->heads_q, (uint64_t)in->seq_q, (uint64_t)in->batch},
         .stride = {bytes_of(in->heads_q, v->head, columns), bytes_of(in->seq_q, v->row, columns),
                    bytes_of(in->batch, v->batch, columns)},
-        .box = {box_columns, heads, 1, 1},
+        .box = {box_columns, heads, queries, 1},
     };
     return attn_cuda_tensor_map(dev, &tensor, map);
 }

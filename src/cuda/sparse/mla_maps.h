@@ -14,7 +14,18 @@ int64_t attn_cuda_mla_map_rows(const struct kp_mla *in);
 attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
                                     const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t box_columns,
                                     struct kp_tensor_map *map);
+/* The same of `heads` heads of each of `queries` neighbouring queries: a query's heads stand together. */
+attn_status attn_cuda_mla_map_queries(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
+                                      const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t queries,
+                                      uint32_t box_columns, struct kp_tensor_map *map);
 /* Rows of kv: boxes of a row's 64 (or 32) columns, 128 (64) bytes swizzled. */
 attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const struct kp_mla *in, uint32_t columns,
                                    struct kp_tensor_map *map);
+
+/* The backward's (mla_bwd_sm100.c): all of *maps but `joined`; `ds`: the workspace for dS, of `tiles` tiles for each of
+ * `ctas` CTAs, which have 64 rows: heads of `queries` neighbouring queries. */
+struct kp_mla_bwd;
+struct kp_mla_bwd_sm100;
+attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
+                                   int64_t ctas, int64_t tiles, int64_t queries, struct kp_mla_bwd_sm100 *maps);
 #endif
