@@ -185,7 +185,9 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_sim_check(check_joined_bwd_no_queries mla_bwd_joined_sm90_bf16_d576 1 "mla_bwd b=0 hq=7 sq=9 sk=21 d=576 topk=100 bf16 sink grad_sink align=16")
     # The backward on Blackwell, 128 rows of 2, 4 and 8 queries: a NaN of q or of a key that not every query of the group
     # has; several work tiles a pair; groups left apart beside others; a last group of one query.
-    attn_sim_check(check_sm100_joined_nan_q mla_bwd_joined_sm100_bf16_d576 102 "mla_bwd hq=64 sq=4 sk=40 d=576 topk=8 bf16 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_joined_nan_q mla_bwd_joined_sm100_bf16_d576 92 "mla_bwd hq=16 sq=16 sk=400 d=576 topk=100 bf16 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_joined_nan_dout mla_bwd_joined_sm100_bf16_d576 185597956
+                   "mla_bwd hq=64 sq=5 sk=60 d=576 topk=66 bf16 group=2 with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_nan_key mla_bwd_joined_sm100_bf16_d512 97
                    "mla_bwd hq=16 sq=8 sk=40 d=512 topk=8 bf16 with_dist align=16" ATTNSIM_GPU=b200)
     attn_sim_check(check_sm100_joined_2 mla_bwd_joined_sm100_bf16_d576 124780547

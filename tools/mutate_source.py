@@ -3,9 +3,9 @@
 """Plants faults in a kernel's source, one at a time, and tells which of them the simulator reports on a problem.
 
 A table (tests/sim/mutants_*.txt) names the kernel, its source, defines, problem, environment and perhaps seeds, and the faults: a line
-`@ what | verdict | file`, the text that is there (`-`, its first place) and the text in its place (`+`, or none). Each is compiled to PTX beside the build and run under the policies late
-and random (two seeds). Exit status 1 if a fault whose verdict is "caught" was not, the kernel fails as it is, or nothing ran: a row that
-refuses the problem, or a build without it (status 77 of attn check), reports nothing.
+`@ what | verdict | file`, the text that is there (`-`, its first place) and the text in its place (`+`, or none). Each is compiled to PTX beside the build and run under the policy late
+with the first seed, random with the others (1, 2 and 3 if the table names none). Exit status 1 if a fault whose verdict is "caught" was not, the kernel fails as it is, or nothing ran:
+a row that refuses the problem, or a build without it (status 77 of attn check), reports nothing.
 
 usage: tools/mutate_source.py TABLE BUILD [number ..]     e.g. tests/sim/mutants_mla_bwd_sm100.txt build/release
 """
@@ -17,7 +17,6 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-POLICIES = ["late", "random", "random"]  # each with a seed of the table, 1 2 3 if it names none
 
 
 def read_table(path):
@@ -50,7 +49,8 @@ def reports(table, build, folder):
     """What was reported under the first policy that did, or None."""
     env = dict(os.environ, ATTNSIM_PTX=str(folder), ATTNSIM_MAX_INSTRUCTIONS="200000000")
     env.update(x.split("=", 1) for x in table["environment"].split())
-    for policy, seed in zip(POLICIES, table.get("seeds", "1 2 3").split()):
+    for number, seed in enumerate(table.get("seeds", "1 2 3").split()):
+        policy = "random" if number else "late"
         command = [str(build / "attn"), "check", "--driver", "sim", "--policy", policy, "--seed", seed, "--threads", "1",
                    "--kernel", table["kernel"], "--problem", table["problem"]]
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
