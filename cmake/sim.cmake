@@ -186,6 +186,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # The backward on Blackwell, 128 rows of 2, 4 and 8 queries: a NaN of q or of a key that not every query of the group
     # has; several work tiles a pair; groups left apart beside others; a last group of one query.
     attn_sim_check(check_sm100_joined_nan_q mla_bwd_joined_sm100_bf16_d576 92 "mla_bwd hq=16 sq=16 sk=400 d=576 topk=100 bf16 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_joined_nan_apart mla_bwd_joined_sm100_bf16_d576 53477561 "mla_bwd hq=64 sq=3 sk=40 d=576 topk=30 bf16 group=2 align=16" ATTNSIM_GPU=b200)
     attn_sim_check(check_sm100_joined_nan_dout mla_bwd_joined_sm100_bf16_d576 185597956
                    "mla_bwd hq=64 sq=5 sk=60 d=576 topk=66 bf16 group=2 with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_nan_key mla_bwd_joined_sm100_bf16_d512 97

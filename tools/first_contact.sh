@@ -62,6 +62,8 @@ else
         problem=()
         [[ ! $row =~ ^attn_(sdpa_[a-z]*)_.*_(bf16|f16)_d([0-9]+)(_v([0-9]+))? ]] || # of random ones most have a feature that it refuses
             problem=(--problem "${BASH_REMATCH[1]} hq=2 hk=1 sq=200 sk=300 d=${BASH_REMATCH[3]} dv=${BASH_REMATCH[5]:-${BASH_REMATCH[3]}} ${BASH_REMATCH[2]} causal bottom_right seqlens_k sink lse_with_sink align=16")
+        [[ ! $row =~ ^attn_(mla_bwd)_joined_.*_(bf16)_d([0-9]+) ]] ||
+            problem=(--problem "${BASH_REMATCH[1]} hq=40 sq=11 sk=300 d=${BASH_REMATCH[3]} topk=200 ${BASH_REMATCH[2]} group=2 causal q_start=100 topk_length sink grad_sink with_dist align=16")
         step "$row" "$build/attn" check "${where[@]}" --kernel "$row" "${problem[@]}" --repeat "${REPEAT:-20}"
     done
 fi
