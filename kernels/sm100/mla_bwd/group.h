@@ -58,6 +58,8 @@ static __device__ __forceinline__ int query_of_row(const struct kp_mla_bwd *p, i
 static __device__ __forceinline__ int head_of_row(const struct kp_mla_bwd *p, int row) {
     return row & ((1 << lists_of(p)->shift) - 1);
 }
+/* Steps of 16 rows that sums over all rows have. */
+static __device__ __forceinline__ int steps_of_rows(const struct work *) { return HEADS / 16; }
 /* Of the row's state; -1: there is no such row. */
 static __device__ __forceinline__ int64_t state_of_row(const struct kp_mla_bwd *p, const struct work *w, int row) {
     const int r = query_of_row(p, row), h = head_of_row(p, row);

@@ -20,12 +20,13 @@ static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t hea
             tc_multiply(cells, a + (uint64_t)(s * (int)(Q_SLICE / 16) + 2 * k),
                         b + (uint64_t)(s * (int)(K_SLICE / 16) + 2 * k), SHAPE_SCORES, s + k > 0);
 }
-/* D (+)= X^T P or X^T dS over the 128 heads, X^T in tensor memory. */
-static __device__ __forceinline__ void start_sum(uint32_t cells, uint32_t a, uint32_t shared, uint32_t shape, int add) {
+/* D (+)= X^T P or X^T dS over the first 16 `steps` heads, X^T in tensor memory. */
+static __device__ __forceinline__ void start_sum(uint32_t cells, uint32_t a, uint32_t shared, uint32_t shape, int add,
+                                                 int steps) {
     const uint64_t b = tc_operand_at(KEYS64, shared);
 #pragma unroll
     for (int k = 0; k < HEADS / 16; k++)
-        tc_multiply_cells(cells, a + 8 * k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > 0));
+        if (k < steps) tc_multiply_cells(cells, a + 8 * k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > 0));
 }
 /* The same over the heads of query r of the group alone: steps of 16 rows. */
 static __device__ __forceinline__ void start_sum_of_query(uint32_t cells, uint32_t a, uint32_t shared, uint32_t shape,
@@ -75,10 +76,11 @@ static __device__ __forceinline__ void scores_of_tile(uint32_t base, uint32_t tm
 }
 
 /* dKV^T or its rope of a tile, X^T P or X^T dS: over all rows, or over those of query r. */
-static __device__ __forceinline__ void start_turn(const struct kp_mla_bwd *p, uint32_t to, uint32_t a, uint32_t shared,
-                                                  uint32_t shape, int add, const struct turns *x, int r) {
+static __device__ __forceinline__ void start_turn(const struct kp_mla_bwd *p, const struct work *w, uint32_t to,
+                                                  uint32_t a, uint32_t shared, uint32_t shape, int add,
+                                                  const struct turns *x, int r) {
     if (x->whole)
-        start_sum(to, a, shared, shape, add);
+        start_sum(to, a, shared, shape, add, steps_of_rows(w));
     else
         start_sum_of_query(to, a, shared, shape, add, r, HEADS / 16 / lists_of(p)->group);
 }
@@ -100,7 +102,7 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
             const int rope = u == 2;
             await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
             tc_after();
-            if (!rope) start_turn(p, to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
+            if (!rope) start_turn(p, w, to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
             if (first) {
                 await_ds(base, n->tile);
                 tc_after();
@@ -108,10 +110,10 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
             if (JOINED && first && is_odd(base, n->tile)) {
                 n->odd = 1;
                 turns = turns_of_tile(p, w, t, 1);
-                start_turn(p, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
+                start_turn(p, w, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
             }
-            start_turn(p, to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS, rope ? SHAPE_SUM_ROPE : SHAPE_SUM,
-                       !rope, &turns, r);
+            start_turn(p, w, to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS,
+                       rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &turns, r);
             tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
     tc_commit(at_barrier(base, PDS_EMPTY));

@@ -30,6 +30,8 @@ static __device__ __forceinline__ int next_work(const struct kp_mla_bwd *p, stru
 /* ---- rows: heads ---- */
 
 static __device__ __forceinline__ int query_of_row(const struct kp_mla_bwd *, int) { return 0; }
+/* Steps of 16 rows that sums over rows have: none for heads that do not exist. */
+static __device__ __forceinline__ int steps_of_rows(const struct work *w) { return (w->heads + 15) / 16; }
 /* What group.h has beyond one query; nobody calls it. */
 static __device__ __forceinline__ const struct kp_mla_joined *lists_of(const struct kp_mla_bwd *p) {
     return &((const struct kp_mla_bwd_sm100 *)p)->joined;
