@@ -62,6 +62,8 @@ constexpr uint32_t KT_ROPE = 4 * KT_SLICE;
 constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
                    AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0);
 
+/* Joined lists: DS_FULL is each CTA's, and has the stages of the notes, which guard AT_ODD. */
+constexpr int DS_STAGES = JOINED ? NOTES : 1;
 /* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
 enum barrier {
     Q_FULL,                           /* TMA: Q and dO of this CTA's heads                    work tiles */
@@ -77,8 +79,7 @@ enum barrier {
     DP_EMPTY,                         /* L, 8 warps                                           tiles */
     P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
     DS_FULL,                          /* L, 8 warps                                           tiles */
-    DS_FULL_2,                        /* joined lists: DS_FULL has 2 stages, and each CTA's count */
-    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
+    PDS_EMPTY = DS_FULL + DS_STAGES,  /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
     SUM_FULL,                         /* C: 128 columns of dKV stand                          2 stages */
     SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                           2 stages */
     DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory            work tiles */
@@ -136,7 +137,7 @@ static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
         tell_written(base, DS_FULL);
         return;
     }
-    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % 2));
+    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % NOTES));
     async_fence_cluster();
     __syncwarp();
     if (lane_of() != 0) return;
@@ -145,7 +146,7 @@ static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
 }
 static __device__ __forceinline__ void await_ds(uint32_t base, uint32_t tile) {
     if (JOINED)
-        await_pair(base, DS_FULL + (int)(tile % 2), tile / 2);
+        await_pair(base, DS_FULL + (int)(tile % NOTES), tile / NOTES);
     else
         await_pair(base, DS_FULL, tile);
 }

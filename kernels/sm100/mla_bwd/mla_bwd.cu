@@ -49,7 +49,7 @@
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (int x = 0; x < BARRIERS; x++) {
-        const int joined8 = JOINED && (x == DS_FULL_2 || x == DQ_EMPTY);
+        const int joined8 = JOINED && ((x > DS_FULL && x < PDS_EMPTY) || x == DQ_EMPTY);
         const int warps8 = joined8 || x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL ||
                            x == DS_FULL || x == SUM_EMPTY || x == SUM_EMPTY + 1;
         int count = x == CELLS_FULL ? 16 : x == DS_STORED ? 4 : warps8 ? 8 : 1;
