@@ -345,9 +345,23 @@ static int parse(struct command *m, int argc, char **argv) {
         {"help", no_argument, NULL, 'h'},
         {0},
     };
+    static const char *const expected[] = {
+        [REPEAT - REPEAT] = "1 to 1000000000",
+        [SEED - REPEAT] = "0 to 9223372036854775807",
+        [BACKEND - REPEAT] = "ref, cpu or cuda",
+        [OP - REPEAT] = "sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist or mla_join",
+        [DTYPE - REPEAT] = "f32, f16, bf16, f64 or i32",
+        [DEVICE - REPEAT] = "cpu or cuda:N",
+        [OVERLAP - REPEAT] = "0 to 1, random or prefix",
+        [THREADS - REPEAT] = "1 or more",
+        [TIMEOUT - REPEAT] = "0 to 1000000 seconds",
+        [DRIVER - REPEAT] = "sim, or the path of a driver's library",
+        [POLICY - REPEAT] = "eager, late or random",
+        [TRACE - REPEAT] = "a file that can be written",
+    };
     int64_t seed = 1, repeat = 0;
-    int o;
-    while ((o = getopt_long(argc, argv, ":hv", options, NULL)) != -1) {
+    int o, option = 0;
+    while ((o = getopt_long(argc, argv, ":hv", options, &option)) != -1) {
         int bad = 0;
         switch (o) {
         case REPEAT: bad = attn_cli_int(optarg, 1, 1000000000, &repeat); break;
@@ -373,7 +387,9 @@ static int parse(struct command *m, int argc, char **argv) {
         case 'h': fputs(help, stdout); return ATTN_CLI_OK;
         default: return attn_cli_bad_option("check", o, argv);
         }
-        if (bad) return attn_cli_usage("check", "bad value \"%s\"", optarg);
+        if (bad)
+            return attn_cli_usage("check", "--%s: expected %s, given '%s'", options[option].name, expected[o - REPEAT],
+                                  optarg);
     }
     if (optind < argc) return attn_cli_usage("check", "unexpected argument \"%s\"", argv[optind]);
     m->seed = (uint64_t)seed;
