@@ -13,14 +13,14 @@ struct kp_sdpa_fwd_sm90_config {
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, groups, stages, pair;
+    int32_t dtype, dim, groups, rows, stages, pair;
 };
-#define KP_SDPA_BWD_SM90_ROWS       64
 #define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
 #define KP_SDPA_BWD_SM90_THREADS(c) (128 * (c).groups + 128)
 /* K, V, stages of Q, dO and statistics, two of dS; barriers, flags. */
 #define KP_SDPA_BWD_SM90_SHARED(c)                                                                                     \
-    (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (4 * 64 * (c).dim + 512) + 2 * 8192 * (c).groups + 640)
+    (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (c).rows * (4 * (c).dim + 8) +                              \
+     256 * (c).rows * (c).groups + 640)
 
 /* sdpa_bwd_pair.cu: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's dS;
  * statistics, barriers, flags. */

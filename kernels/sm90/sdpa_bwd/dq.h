@@ -42,24 +42,33 @@ static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_maps *
     bulk_load(stats + 4 * ROWS, (const float *)p->stat_shift + stat, 4 * ROWS, full);
 }
 
-constexpr int N_DQ = DQ_COLUMNS / 2; /* registers of a thread */
-/* DQ_COLUMNS of dQ of a step = dS K. */
-static __device__ __forceinline__ void product_dq(float dq[N_DQ], uint64_t ds, uint64_t k) {
+constexpr int N_DQ = DQ_COLUMNS / 2, ACROSS = DIM / DQ_COLUMNS, PARTS = ROWS / 64 * ACROSS; /* registers of a thread */
+/* Start part x of dQ of a step = dS K: DQ_COLUMNS of 64 rows. */
+static __device__ __forceinline__ void start_dq(float dq[N_DQ], uint32_t shared, uint32_t ds, int x) {
+    const int c = x % ACROSS * DQ_COLUMNS;
+    const uint64_t rows = uniform_desc(slice_desc(shared + DS_RING + ds * DS_BYTES + x / ACROSS * 8192, 0)),
+                   k = uniform_desc(slice_desc(shared + K_TILE + c / 64 * K_SLICE + c % 64 * 2, K_SLICE));
     wgmma_hold(dq, N_DQ);
     wgmma_fence();
 #pragma unroll
-    for (int x = 0; x < KEYS / 16; x++) {
-        const uint64_t a = desc_step(ds, x / 4 * DS_SLICE + x % 4 * 32), b = desc_step(k, 2048 * x);
-        if (DQ_COLUMNS == 32) wgmma_ss_n32<TYPE, 0, 1>(dq, a, b, x > 0);
-        if (DQ_COLUMNS == 64) wgmma_ss_n64<TYPE, 0, 1>(dq, a, b, x > 0);
-    }
+    for (int y = 0; y < KEYS / 16; y++)
+        wgmma_ss_n32<TYPE, 0, 1>(dq, desc_step(rows, y / 4 * DS_SLICE + y % 4 * 32), desc_step(k, 2048 * y), y > 0);
     wgmma_commit();
-    wgmma_wait(0);
-    wgmma_hold(dq, N_DQ);
 }
 
-/* The warpgroup. Rows of step t + STAGES - 1 go where those of step t - 1 were, which all compute warpgroups have left
- * when dS of step t is there. */
+/* One thread, at step t: rows of step t + STAGES - 1 go where those of step t - 1 were, which all compute warpgroups
+ * have left, since dS of step t is there. */
+static __device__ __forceinline__ void load_ahead(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int t,
+                                                  int stage) {
+    const int before = stage == 0 ? STAGES - 1 : stage - 1;
+    if (t > 0) { /* the other warps here have read its place */
+        mbar_wait(shared + ROWS_FREE + 8 * before, (t - 1) / STAGES & 1);
+        mbar_wait(shared + DS_FREE + 8 * (t & 1 ^ 1), (t - 1) >> 1 & 1);
+    }
+    load_rows(maps, before, shared);
+}
+
+/* The warpgroup. Rows are copied under the first part of dQ. */
 static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int steps = steps_of(shared);
@@ -75,32 +84,30 @@ static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_map
 #pragma unroll 1
     for (int t = 0; t < steps; t++) {
         const uint32_t ds = t & 1;
+        float dq[N_DQ];
         mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
-        if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) {
-            const int before = stage == 0 ? STAGES - 1 : stage - 1;
-            if (t > 0) { /* the other warps here have read its place */
-                mbar_wait(shared + ROWS_FREE + 8 * before, (t - 1) / STAGES & 1);
-                mbar_wait(shared + DS_FREE + 8 * (ds ^ 1), (t - 1) >> 1 & 1);
-            }
-            load_rows(maps, before, shared);
-        }
-        __syncwarp();
         if (p->dq_sum) {
             float *to = sums_of(p, shared, stage);
+            start_dq(dq, shared, ds, 0);
+            if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
+            __syncwarp();
 #pragma unroll
-            for (int x = 0; x < DIM / DQ_COLUMNS; x++, to += 16 * DQ_COLUMNS) {
-                float dq[N_DQ];
-                const uint32_t columns = shared + K_TILE + x * DQ_COLUMNS / 64 * K_SLICE + x * DQ_COLUMNS % 64 * 2;
-                product_dq(dq, uniform_desc(slice_desc(shared + DS_RING + ds * DS_BYTES, 0)),
-                           uniform_desc(slice_desc(columns, K_SLICE)));
-                if (x + 1 == DIM / DQ_COLUMNS && threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
+            for (int x = 0; x < PARTS; x++) {
+                if (x > 0) start_dq(dq, shared, ds, x);
+                wgmma_wait(0);
+                wgmma_hold(dq, N_DQ);
+                if (x + 1 == PARTS && threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
                 if (p->turns && x == 0) enter_turn(p, shared, stage);
 #pragma unroll
                 for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
+                to += (x + 1) % ACROSS ? 16 * DQ_COLUMNS : 64 * DIM - 16 * (DIM - DQ_COLUMNS);
             }
             if (p->turns) leave_turn(shared);
-        } else if (threadIdx.x % 32 == 0)
-            mbar_arrive(shared + DS_FREE + 8 * ds);
+        } else {
+            if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
+        }
         if (++stage == STAGES) stage = 0;
     }
 }

@@ -6,12 +6,11 @@
 #include "kernels/params/sdpa_sm90.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, GROUPS = CFG_GROUPS, STAGES = CFG_STAGES;
-constexpr int ROWS = KP_SDPA_BWD_SM90_ROWS, KEYS = 64 * GROUPS, SCALED = TYPE == KP_F16;
+constexpr int ROWS = CFG_ROWS, KEYS = 64 * GROUPS, SCALED = TYPE == KP_F16;
 constexpr int MAIN_THREADS = 128 * GROUPS, PAIR = 0, CTA_KEYS = KEYS,
               DQ_FIRST = MAIN_THREADS; /* keys of the tile that this CTA holds */
 /* 504 registers a thread of each warpgroup; ptxas keeps 24 of a warpgroup from its sums. */
-constexpr int DQ_COLUMNS = DIM == 64 ? 64 : 32, MAIN_REGISTERS = DIM == 64 ? 216 : 224,
-              DQ_REGISTERS = DIM == 64 ? 72 : 48;
+constexpr int DQ_COLUMNS = 32, MAIN_REGISTERS = 224, DQ_REGISTERS = 56;
 constexpr int N_CELLS = ROWS / 2, N_PACKED = ROWS / 4, N_GRAD = DIM / 2; /* registers of a thread: S and dP, P, dK */
 
 /* Slices of 64 columns: wgmma.h. */

@@ -58,7 +58,7 @@ static __device__ __forceinline__ uint32_t dout_chunk(const struct rows *tile, i
 enum { CLEANED = 1, DOUT_BAD = 2 };
 static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32_t stats, uint32_t notes) {
     named_sync(MAIN, MAIN_THREADS); /* the notes of an earlier step have been read */
-    if (threadIdx.x < 2) shared_store32(notes + 4 * threadIdx.x, 0);
+    if (threadIdx.x < ROWS / 32) shared_store32(notes + 4 * threadIdx.x, 0);
     named_sync(MAIN, MAIN_THREADS);
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < ROWS * (DIM / 8); x += MAIN_THREADS) {
@@ -73,16 +73,18 @@ static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32
         if (!PAIR) shared_store128(chunk_of(tile->q, Q_SLICE, r, c), make_uint4(0, 0, 0, 0));
     }
     named_sync(MAIN, MAIN_THREADS);
-    const uint2 bad = shared_load32x2(notes);
+    uint32_t any = 0;
+#pragma unroll
+    for (int x = 0; x < ROWS / 32; x++) any |= shared_load32(notes + 4 * x);
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < ROWS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
-        if ((r < 32 ? bad.x : bad.y) >> (r & 31) & 1)
+        if (any && shared_load32(notes + 4 * (r >> 5)) >> (r & 31) & 1)
             shared_store128(dout_chunk(tile, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
     }
     async_fence();
     named_sync(MAIN, MAIN_THREADS);
-    return bad.x | bad.y ? DOUT_BAD : CLEANED;
+    return any ? DOUT_BAD : CLEANED;
 }
 /* Of a pair Q is cleaned by itself: it is there a step before dO. */
 static __device__ __forceinline__ void clean_q(uint32_t q, uint32_t stats) {

@@ -6,7 +6,7 @@
 #include "kernels/params/sdpa_sm90.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, HALF = DIM / 2, SCALED = TYPE == KP_F16;
-constexpr int ROWS = KP_SDPA_BWD_SM90_ROWS, KEYS = 128, PAIR = 1, CTA_KEYS = 64; /* keys of the pair, of this CTA */
+constexpr int ROWS = CFG_ROWS, KEYS = 128, PAIR = 1, CTA_KEYS = 64; /* keys of the pair, of this CTA */
 /* Warpgroups: cells, dV, dK, dQ: 512 registers a thread of each; ptxas keeps 24 of a warpgroup from its sums, and
  * refuses m64n256 in a kernel of 512 threads. dQ of 32 columns at a time spreads the reductions. */
 constexpr int MAIN_THREADS = 128, DV_FIRST = 128, DK_FIRST = 256, DQ_FIRST = 384, THREADS = 512;

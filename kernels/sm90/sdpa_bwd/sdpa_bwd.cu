@@ -46,8 +46,12 @@ static __device__ __forceinline__ void start_cells(float x[N_CELLS], uint64_t a,
     for (int s = 0; s < DIM / 64; s++)
 #pragma unroll
         for (int kk = 0; kk < 4; kk++)
-            wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(a, s * K_SLICE + 32 * kk), desc_step(b, s * Q_SLICE + 32 * kk),
-                                     s + kk > 0 || adds);
+            if (ROWS == 64)
+                wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(a, s * K_SLICE + 32 * kk), desc_step(b, s * Q_SLICE + 32 * kk),
+                                         s + kk > 0 || adds);
+            else
+                wgmma_ss_n128<TYPE, 0, 0>(x, desc_step(a, s * K_SLICE + 32 * kk), desc_step(b, s * Q_SLICE + 32 * kk),
+                                          s + kk > 0 || adds);
     wgmma_commit();
 }
 /* Start g += cells (64 rows at b): dV += P^T dO, dK += dS^T Q. */

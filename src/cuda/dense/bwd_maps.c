@@ -25,7 +25,8 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
         m.symbol = c->symbol, m.dim = c->dim;
         m.ctas = 1 + c->pair;
-        m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = KP_SDPA_BWD_SM90_ROWS;
+        m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = c->rows;
+        m.row_warps = m.rows / 16; /* a product of 64 rows after the other */
         m.box_rows = m.rows;
         m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS : KP_SDPA_BWD_SM90_THREADS(*c);
         m.shared_bytes = c->pair ? KP_SDPA_BWD_SM90_PAIR_SHARED(*c) : KP_SDPA_BWD_SM90_SHARED(*c);
