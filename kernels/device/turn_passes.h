@@ -11,4 +11,9 @@ static __device__ __forceinline__ void wait_passes(const int32_t *turn, int32_t 
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
     while (x < passes);
 }
+/* What this thread, and by a barrier its CTA, did before is seen by whoever sees the new value. One fence, where
+ * pass_turn of reduce.h has two. */
+static __device__ __forceinline__ void release_turn(int32_t *turn) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
+}
 #endif

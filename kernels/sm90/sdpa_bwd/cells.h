@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of sdpa_bwd.cu and sdpa_bwd_pair.cu: from the two products of a step to P and dS, in the registers of a
- * warpgroup. Lane 4 g + t of warp w holds keys 16 w + g + 8 h and queries 8 n + 2 t + e of its 64 x 64 cells at
+ * warpgroup. Lane 4 g + t of warp w holds keys 16 w + g + 8 h and queries 8 n + 2 t + e of its 64 x ROWS cells at
  * [4 n + 2 h + e]. */
 #ifndef ATTN_SM90_SDPA_BWD_CELLS_H
 #define ATTN_SM90_SDPA_BWD_CELLS_H

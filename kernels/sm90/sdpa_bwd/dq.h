@@ -68,7 +68,7 @@ static __device__ __forceinline__ void load_ahead(const struct kp_sdpa_bwd_maps 
     load_rows(maps, before, shared);
 }
 
-/* The warpgroup. Rows are copied under the first part of dQ. */
+/* The warpgroup. */
 static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int steps = steps_of(shared);
@@ -88,21 +88,23 @@ static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_map
         mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
         if (p->dq_sum) {
             float *to = sums_of(p, shared, stage);
-            start_dq(dq, shared, ds, 0);
+            if (!COPIES_FIRST) start_dq(dq, shared, ds, 0);
             if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
             __syncwarp();
+            if (COPIES_FIRST) start_dq(dq, shared, ds, 0);
+            if (p->turns) await_turn(p, shared, stage, t);
 #pragma unroll
             for (int x = 0; x < PARTS; x++) {
                 if (x > 0) start_dq(dq, shared, ds, x);
                 wgmma_wait(0);
                 wgmma_hold(dq, N_DQ);
                 if (x + 1 == PARTS && threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
-                if (p->turns && x == 0) enter_turn(p, shared, stage);
+                if (p->turns && x == 0) enter_turn();
 #pragma unroll
                 for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
                 to += (x + 1) % ACROSS ? 16 * DQ_COLUMNS : 64 * DIM - 16 * (DIM - DQ_COLUMNS);
             }
-            if (p->turns) leave_turn(shared);
+            if (p->turns) leave_turn(shared, t);
         } else {
             if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
             __syncwarp();

@@ -10,7 +10,8 @@ constexpr int ROWS = CFG_ROWS, KEYS = 64 * GROUPS, SCALED = TYPE == KP_F16;
 constexpr int MAIN_THREADS = 128 * GROUPS, PAIR = 0, CTA_KEYS = KEYS,
               DQ_FIRST = MAIN_THREADS; /* keys of the tile that this CTA holds */
 /* 504 registers a thread of each warpgroup; ptxas keeps 24 of a warpgroup from its sums. */
-constexpr int DQ_COLUMNS = 32, MAIN_REGISTERS = 224, DQ_REGISTERS = 56;
+constexpr int DQ_COLUMNS = 32, MAIN_REGISTERS = 224, DQ_REGISTERS = DIM == 64 ? 56 : 48;
+constexpr int COPIES_FIRST = DIM > 64; /* the next rows; else while the first part of dQ is being formed */
 constexpr int N_CELLS = ROWS / 2, N_PACKED = ROWS / 4, N_GRAD = DIM / 2; /* registers of a thread: S and dP, P, dK */
 
 /* Slices of 64 columns: wgmma.h. */
@@ -23,7 +24,7 @@ constexpr int KEYS_FULL = BARRIERS, ROWS_FULL = BARRIERS + 8, ROWS_FREE = ROWS_F
               DS_FULL = ROWS_FREE + 8 * STAGES, DS_FREE = DS_FULL + 16;
 constexpr int PLACES = BARRIERS + 128;                       /* struct place of each stage */
 constexpr int KEPT = PLACES + 16 * STAGES, NEXT = KEPT + 64; /* struct work, the step to be copied next */
-constexpr int ANY_BAD = NEXT + 8, TURN = NEXT + 16, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32;
+constexpr int ANY_BAD = NEXT + 8, TURN = NEXT + 16 /* two */, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32;
 constexpr int FACTORS = BAD_DOUT + 16; /* f16: the factor of dS and what undoes it */
 constexpr int BOUNDS = FACTORS + 16;   /* f16: of each warp */
 constexpr int MAIN = 1, DQ = 2;        /* named barriers */

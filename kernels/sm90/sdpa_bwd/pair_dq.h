@@ -65,6 +65,7 @@ static __device__ __forceinline__ void sum_dq(const struct kp_sdpa_bwd *p, uint3
         if (threadIdx.x == DQ_FIRST) send_cells(shared, t, rank);
         __syncwarp();
         float *to = sums_of(p, shared, t & 3) + 16 * HALF * rank;
+        if (p->turns) await_turn(p, shared, t & 3, t);
         mbar_wait_cluster(shared + OTHER_FULL, t & 1);
 #pragma unroll
         for (int x = 0; x < HALF / DQ_COLUMNS; x++, to += 16 * DQ_COLUMNS) {
@@ -81,11 +82,11 @@ static __device__ __forceinline__ void sum_dq(const struct kp_sdpa_bwd *p, uint3
                     cluster_arrive(cluster_address(shared + OTHER_FREE, rank ^ 1));
                 }
             }
-            if (p->turns && x == 0) enter_turn(p, shared, t & 3);
+            if (p->turns && x == 0) enter_turn();
 #pragma unroll
             for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
         }
-        if (p->turns) leave_turn(shared);
+        if (p->turns) leave_turn(shared, t);
     }
 }
 #endif

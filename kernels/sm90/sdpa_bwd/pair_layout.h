@@ -27,10 +27,11 @@ constexpr int KEYS_FULL = BARRIERS, Q_FULL = BARRIERS + 8, DOUT_FULL = Q_FULL + 
               OTHER_FREE = OTHER_FULL + 8, Q_FREE = OTHER_FREE + 8, DOUT_FREE = Q_FREE + 16;
 constexpr int PLACES = BARRIERS + 160;                                    /* struct place of four steps */
 constexpr int KEPT = PLACES + 64, NEXT = KEPT + 64, NEXT_DOUT = NEXT + 8; /* struct work, steps to be copied next */
-constexpr int ANY_BAD = NEXT + 16, TURN = NEXT + 24, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32; /* two steps */
-constexpr int FACTORS = BAD_DOUT + 32, SPECIAL = FACTORS + 8, BOUNDS = FACTORS + 16;                 /* of each warp */
-constexpr int MAIN = 1, DQ = 2, DV = 3, DK = 4, FACTOR = 5; /* named barriers */
-static_assert(DOUT_FREE + 16 <= PLACES && BOUNDS + 64 <= BARRIERS + KP_SDPA_BWD_SM90_PAIR_NOTES, "as the host counts");
+constexpr int ANY_BAD = NEXT + 16, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32;   /* two steps */
+constexpr int FACTORS = BAD_DOUT + 32, SPECIAL = FACTORS + 8, BOUNDS = FACTORS + 16; /* of each warp */
+constexpr int TURN = BOUNDS + 64;                                                    /* two */
+constexpr int MAIN = 1, DQ = 2, DV = 3, DK = 4, FACTOR = 5;                          /* named barriers */
+static_assert(DOUT_FREE + 16 <= PLACES && TURN + 16 <= BARRIERS + KP_SDPA_BWD_SM90_PAIR_NOTES, "as the host counts");
 static_assert(DIM % 128 == 0, "halves of whole slices");
 
 #endif

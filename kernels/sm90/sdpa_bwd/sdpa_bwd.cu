@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * Dense attention backward on Hopper: wgmma and tensor maps (TMA), f16 and bf16, causal, windows, GQA, sinks that lse
  * includes, lengths, packed sequences. A CTA owns a tile of 64 keys a compute warpgroup, of one key head, and walks the
- * tiles of 64 query rows that see them, of every query head of the group: a step each.
+ * tiles of 64 query rows (D 64: 128) that see them, of every query head of the group: a step each.
  *
  *   P = 2^(unit s - lse), unit = scale log2(e)     dP = dO V^T     dS = P o (dP - shift)
  *   dV += P^T dO     dK += dS^T Q     dQ += dS K     at the end dK and dQ are multiplied by the scale
  *
  *   K, V once, Q, dO of each step --TMA, 128-byte swizzle--> slices of 64 columns in shared memory; lse, shift too
- *   compute warpgroup:  K, Q slices  --wgmma--> S^T  (64 keys x 64 queries, f32 registers) --exponentials--> P^T
+ *   compute warpgroup:  K, Q slices  --wgmma--> S^T  (64 keys x all queries, f32 registers) --exponentials--> P^T
  *                       V, dO slices --wgmma--> dP^T - shift (its sums begin at -shift), under the exponentials
  *                       dS^T = P^T o (dP^T - shift) --stmatrix, transposed--> dS in shared memory (two tiles)
  *                       P^T, dS^T (16-bit registers, A operands), dO, Q slices --wgmma--> dV, dK (f32 registers)
- *   last warpgroup:     dS, K slices --wgmma--> dQ of the step, 64 queries x all keys of the tile
+ *   last warpgroup:     dS, K slices --wgmma--> dQ of the step, 64 queries at a time x all keys
  *                       --red.v4--> sums of all CTAs of the head, f32, in the order of the fragments
  *
  * kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and zeroes; sdpa_bwd_convert.cu rounds dQ. In order (turns): a row
