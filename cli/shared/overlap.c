@@ -166,29 +166,31 @@ static int64_t merge(int32_t *a, int64_t na, const int32_t *b, int64_t nb, int32
 
 attn_status attn_cli_overlap_measure(const attn_problem *p, const int32_t *indices, const int32_t *length,
                                      struct attn_cli_overlap_measured *out) {
-    enum { MOST = 16 };
+    enum { SIZES = 4 }; /* groups of 2, 4, 8, 16 */
     *out = (struct attn_cli_overlap_measured){.j = -1};
-    int32_t *memory = malloc(((size_t)p->topk * (2 + 2 * MOST) + 1) * sizeof *memory);
+    const size_t most = ((size_t)p->topk << SIZES) + 1, row = (size_t)p->topk;
+    int32_t *memory = malloc((2 * row + (SIZES + 1) * most) * sizeof *memory);
     if (!memory) return ATTN_E_MEMORY;
-    int32_t *keys = memory, *last = keys + p->topk, *all = last + p->topk, *scratch = all + MOST * p->topk;
-    double sum = 0, length_sum[4] = {0};
-    int64_t pairs = 0, groups[4] = {0};
-    for (int64_t b = 0; b < p->batch; b++)
-        for (int c = 0; c < 4; c++) { /* groups of 2, 4, 8, 16 */
-            const int64_t group = INT64_C(2) << c;
-            int64_t n_last = 0, n_all = 0;
-            for (int64_t i = 0; i < p->seq_q; i++) {
-                const int64_t n = valid_keys(p, indices, length, b * p->seq_q + i, keys);
-                const double j = c == 0 && i > 0 ? shared_part(last, n_last, keys, n) : -1;
-                if (j >= 0) sum += j, pairs++;
-                n_all = merge(all, i % group ? n_all : 0, keys, n, scratch);
-                if ((i + 1) % group == 0 || i + 1 == p->seq_q) length_sum[c] += (double)n_all, groups[c]++;
-                memcpy(last, keys, (size_t)n * sizeof *keys);
-                n_last = n;
+    int32_t *keys = memory, *last = keys + row, *scratch = last + row, *unions = scratch + most;
+    double sum = 0, length_sum[SIZES] = {0};
+    int64_t pairs = 0, groups[SIZES] = {0};
+    for (int64_t b = 0; b < p->batch; b++) {
+        int64_t n_last = 0, n_union[SIZES] = {0};
+        for (int64_t i = 0; i < p->seq_q; i++) {
+            const int64_t n = valid_keys(p, indices, length, b * p->seq_q + i, keys);
+            const double j = i > 0 ? shared_part(last, n_last, keys, n) : -1;
+            if (j >= 0) sum += j, pairs++;
+            for (int c = 0; c < SIZES; c++) {
+                const int64_t group = INT64_C(2) << c;
+                n_union[c] = merge(unions + (size_t)c * most, i % group ? n_union[c] : 0, keys, n, scratch);
+                if ((i + 1) % group == 0 || i + 1 == p->seq_q) length_sum[c] += (double)n_union[c], groups[c]++;
             }
+            memcpy(last, keys, (size_t)n * sizeof *keys);
+            n_last = n;
         }
+    }
     if (pairs) out->j = sum / (double)pairs;
-    for (int c = 0; c < 4; c++) out->union_length[c] = groups[c] ? length_sum[c] / (double)groups[c] : 0;
+    for (int c = 0; c < SIZES; c++) out->union_length[c] = groups[c] ? length_sum[c] / (double)groups[c] : 0;
     free(memory);
     return ATTN_OK;
 }
