@@ -20,16 +20,4 @@ struct kp_mla_joined {
     int32_t reserved;
 };
 KP_SIZE(struct kp_mla_joined, 3 * 8 + 8 * 4);
-
-/* Attention distribution of groups from .. until - 1: values of entries, then of slots (kernels/smxx/dist_slots.cu). */
-struct kp_dist_joined {
-    struct kp_mla in;
-    struct kp_view lse, dist; /* [B,SQ,HQ], [B,SQ,TOPK] f32 */
-    struct kp_mla_joined joined;
-    uint64_t values; /* f32 [groups from `from` on][group][row]: by entry */
-    int64_t from, until;
-    float factor; /* as in struct kp_dist */
-    int32_t row;  /* entries of a group, at most */
-};
-KP_SIZE(struct kp_dist_joined, 272 + 2 * 48 + 56 + 4 * 8);
 #endif

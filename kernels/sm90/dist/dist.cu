@@ -26,20 +26,27 @@
  *
  * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head,
  * and 64 entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry;
- * kernels/smxx/dist_slots.cu brings them to the slots, and reads none that no slot has: no bits are needed here. Of a
- * group left apart each query comes with its own list, and its values alone are kept, by slot. */
+ * producers bring those of the group before to its slots between tiles (joined.h).
+ * APART: the queries of groups that are left apart, which joined_work.cu has listed. */
+#include "kernels/device/grid.h"
 #include "kernels/device/joined.h"
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
+#include "kernels/params/dist_joined.h"
 #include "kernels/params/mla_sm90.h"
 #include "kernels/sm90/gather.h"
 
 #ifdef CFG_JOINED
 constexpr int JOINED = CFG_JOINED, HALVES = 1;
-typedef struct kp_dist_joined params;
+typedef struct kp_dist_joined_sm90 params;
 #else
 constexpr int JOINED = 0, HALVES = CFG_HALVES;
 typedef struct kp_dist params;
+#endif
+#ifdef CFG_APART
+typedef struct kp_dist_apart launched;
+#else
+typedef params launched;
 #endif
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
@@ -60,7 +67,11 @@ constexpr uint32_t LSE_AT =
     MASK_AT + 16; /* float [2 rings][2 parities of items][64 HALVES]: base 2; inf: adds nothing */
 constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HALVES * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
 constexpr uint32_t FREE = FULL + 16 * RING;
-static_assert(Q_FULL % 8 == 0 && FREE + 16 * RING <= KP_DIST_SM90_SHARED(D, HALVES), "the plan fits");
+/* JOINED: the next group and how many tiles it has, 0: there is none (1; consumers); [2 buffers of values]: all are
+ * there (8 warps of consumers; producers), they are at their slots (4 warps of producers; consumers) */
+constexpr uint32_t GROUP_AT = FREE + 16 * RING, GROUP_FULL = GROUP_AT + 8;
+constexpr uint32_t VALUES_FULL = GROUP_FULL + 8, VALUES_FREE = VALUES_FULL + 16;
+static_assert(Q_FULL % 8 == 0 && VALUES_FREE + 16 <= KP_DIST_SM90_SHARED(D, HALVES), "the plan fits");
 
 /* A place in a ring and the parity of its round. */
 struct place {
@@ -72,20 +83,16 @@ static __device__ __forceinline__ void step(struct place *r) {
 
 /* The pieces of work of this CTA: whole items first, then perhaps a piece of one of those left over. */
 struct work {
-    int64_t whole, left; /* rounds of whole items; items after them */
+    int64_t whole, left;    /* rounds of whole items; items after them */
+    const int32_t *queries; /* APART: of items */
 };
 struct piece {
     struct item w;
     int first, last; /* tiles of the item that the list has from first to last - 1 */
     struct slots s;
-    /* JOINED: the group, its number in the launch, groups of the CTA so far, and of one left apart which query comes by
-     * its own list, from 1; else 0 */
-    struct joined_group g;
-    int number, groups, alone;
+    struct joined_group g; /* JOINED, and its number */
+    int number;
 };
-static __device__ __forceinline__ void start_pieces(struct piece *x) {
-    if (JOINED) x->groups = x->alone = 0;
-}
 /* Which query of the group, and which of its heads, column `column` of the product is. */
 struct column {
     int query, head, inside;
@@ -99,40 +106,26 @@ static __device__ __forceinline__ struct column column_of(const params *kp, cons
     return {0, column, column < kp->in.heads_q};
 #endif
 }
-static __device__ __forceinline__ struct work work_of(const params *kp) {
-    struct work k = {0, 0};
-#ifndef CFG_JOINED
+static __device__ __forceinline__ struct work work_of(const launched *kp) {
+    struct work k = {0, 0, nullptr};
+#ifdef CFG_APART
+    const int32_t *work = (const int32_t *)kp->work;
+    const uint32_t queries = (uint32_t)work[KP_JOINED_WORK_QUERIES];
+    k.queries = work + KP_JOINED_WORK_LISTS + kp->groups;
+    k.whole = queries / gridDim.x;
+    k.left = queries - (uint32_t)k.whole * gridDim.x;
+#elif !defined CFG_JOINED
     k.whole = kp->items / gridDim.x;
     k.left = kp->items - k.whole * gridDim.x;
 #endif
     return k;
 }
-#ifdef CFG_JOINED
-/* The next piece; nonzero if there is one. Columns are those of the whole group, also where a query comes alone. */
-static __device__ __forceinline__ int piece_of(const params *kp, const struct work *, int64_t, struct piece *x) {
-    if (x->alone && x->alone < x->g.queries) {
-        x->alone++;
-    } else {
-        const int number = (int)(kp->from + blockIdx.x) + x->groups++ * (int)gridDim.x;
-        if (number >= kp->until) return 0;
-        x->g = joined_group_of(&kp->joined, kp->in.seq_q, number);
-        x->number = number - (int)kp->from;
-        x->w.head = 0, x->w.b = x->g.b, x->w.i = x->g.query;
-        x->s.idx = x->g.words + kp->joined.keys;
-        x->s.n = joined_entries(&x->g);
-        x->s.keys = (uint32_t)kp->in.seq_k;
-        x->alone = x->s.n < 0;
-    }
-    if (x->alone) x->s = slots_of(&kp->in, x->g.b, x->g.query + x->alone - 1);
-    x->first = 0, x->last = (x->s.n + 63) / 64;
-    return 1;
-}
-#else
+#ifndef CFG_JOINED
 /* Nonzero if the CTA has a piece number n. */
 static __device__ __forceinline__ int piece_of(const struct kp_dist *kp, const struct work *k, int64_t n,
                                                struct piece *x) {
     const struct kp_mla *p = &kp->in;
-    int64_t at = blockIdx.x + n * gridDim.x;
+    int64_t query = blockIdx.x + n * gridDim.x;
     int part = 0, length = INT32_MAX;
     if (n >= k->whole) {
         if (n > k->whole || k->left == 0) return 0;
@@ -141,11 +134,14 @@ static __device__ __forceinline__ int piece_of(const struct kp_dist *kp, const s
         if (item >= k->left) return 0;
         part = (int)blockIdx.x - item * parts;
         length = (tiles + parts - 1) / parts;
-        at = k->whole * gridDim.x + item;
+        query = k->whole * gridDim.x + item;
     }
+#ifdef CFG_APART
+    query = k->queries[query];
+#endif
     x->w.head = 0;
-    x->w.b = at / p->seq_q;
-    x->w.i = at - x->w.b * p->seq_q;
+    x->w.b = query / p->seq_q;
+    x->w.i = query - x->w.b * p->seq_q;
     x->s = slots_of(p, x->w.b, x->w.i);
     const int tiles = (x->s.n + 63) / 64;
     x->first = part * length;
@@ -168,6 +164,10 @@ static __device__ __forceinline__ void find_keys(struct keys *r, const struct sl
     r->mask[1] = __ballot_sync(~0u, slot_valid(s, idx.hi));
 }
 
+/* JOINED: what depends on it takes no register where it is not used. */
+static __device__ __forceinline__ int producer_thread(void) {
+    return JOINED ? recompute((int)threadIdx.x) : (int)threadIdx.x;
+}
 struct producer {
     uint32_t shared, ring, lane_at, round_q; /* lane_at: of the thread's chunk in a group of 8 rows */
     struct place next;                       /* to fill */
@@ -197,7 +197,7 @@ static __device__ __forceinline__ void end_fill(struct producer *c, int wide) {
 static __device__ __forceinline__ void fill(struct producer *c, const struct keys *r, const struct kp_view *kv,
                                             const uint16_t *base, int x) {
     const uint32_t to = begin_fill(c, r, x);
-    const int wide = kv->chunk == 16;
+    const int wide = JOINED || kv->chunk == 16; /* rows of the table ask for 16 bytes */
 #pragma unroll 1
     for (int k = 0; k < 8 * GROUP; k++) {
         const int down = k & 7, slot = (((int)threadIdx.x & 63) >> 3) + 8 * (k & 3);
@@ -215,10 +215,10 @@ static __device__ __forceinline__ void fill(struct producer *c, const struct key
 /* Where the thread's rows of a tile begin, all of which exist. */
 static __device__ __forceinline__ void find_rows(const uint16_t *from[8], const struct keys *r,
                                                  const struct kp_view *kv, const uint16_t *base) {
+    const int row = (producer_thread() & 63) >> 3;
 #pragma unroll
     for (int k = 0; k < 8; k++)
-        from[k] = base + __shfl_sync(~0u, k < 4 ? r->idx.lo : r->idx.hi, (((int)threadIdx.x & 63) >> 3) + 8 * (k & 3)) *
-                             kv->row;
+        from[k] = base + __shfl_sync(~0u, k < 4 ? r->idx.lo : r->idx.hi, row + 8 * (k & 3)) * kv->row;
 }
 /* Group x of a tile whose rows all exist and start at multiples of 16 bytes: no address is computed twice. */
 static __device__ __forceinline__ void fill_whole(struct producer *c, const struct keys *r, const uint16_t *from[8],
@@ -237,13 +237,17 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
                                               int x) {
     const struct kp_mla *p = &kp->in;
     const struct item *w = &y->w;
-    const int t = (int)threadIdx.x & 63, wide = p->q.chunk == 16;
+    const int t = producer_thread() & 63, wide = p->q.chunk == 16;
     const uint16_t *base =
         (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * GROUP * 64;
     const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * PLACE) + c->ring * 4096 * HALVES + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
+    if (JOINED && x == 0 && threadIdx.x == 256) { /* both warpgroups have read of the last group */
+        shared_store32x2(c->shared + GROUP_AT, (uint32_t)y->number, (uint32_t)y->last);
+        mbar_arrive(c->shared + GROUP_FULL);
+    }
     const int first = (int)c->ring * 32 * HALVES + (t >> 3); /* head of the thread's first row */
-    if (JOINED) { /* rows of the table ask for 16 bytes */
+    if (JOINED) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const struct column h = column_of(kp, y, first + 8 * k);
@@ -275,11 +279,27 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
     arrive_copied(c->shared + Q_FULL + 8 * (uint32_t)x, JOINED || wide);
 }
 
-/* The first tile of an item, and Q. */
+static __device__ __forceinline__ void fill_tile(struct producer *c, const struct keys *r, const struct kp_view *kv,
+                                                 const uint16_t *base) {
+    if ((JOINED || kv->chunk == 16) && (r->mask[0] & r->mask[1]) == ~0u) {
+        const uint16_t *from[8];
+        find_rows(from, r, kv, base);
+#pragma unroll
+        for (int y = 0; y < STEPS; y++) fill_whole(c, r, from, y);
+    } else {
+#pragma unroll 1
+        for (int y = 0; y < STEPS; y++) fill(c, r, kv, base, y);
+    }
+}
+/* The first tile of an item, if this ring has it, and Q, which waits longer: for both warpgroups. A ring that does not
+ * hold the tile gets slice by slice of both, as one of JOINED does, which is slower else (measured). */
+constexpr int KEYS_FIRST = RING >= STEPS && !JOINED;
 static __device__ __forceinline__ void fill_first(struct producer *c, const struct keys *r, const params *kp,
                                                   const struct piece *w, const uint16_t *base, int own) {
     const struct kp_mla *p = &kp->in;
-    if (own && p->kv.chunk == 16 && (r->mask[0] & r->mask[1]) == ~0u) {
+    if (KEYS_FIRST) {
+        if (own) fill_tile(c, r, &p->kv, base);
+    } else if (own && (JOINED || p->kv.chunk == 16) && (r->mask[0] & r->mask[1]) == ~0u) {
         const uint16_t *from[8];
         find_rows(from, r, &p->kv, base);
 #pragma unroll 1
@@ -292,19 +312,23 @@ static __device__ __forceinline__ void fill_first(struct producer *c, const stru
 #pragma unroll 1
     for (int x = 0; x < STEPS; x++) {
         fill_q(c, kp, w, x);
-        if (own) fill(c, r, &p->kv, base, x);
+        if (!KEYS_FIRST && own) fill(c, r, &p->kv, base, x);
     }
 }
-
-static __device__ __forceinline__ void produce(const params *kp, uint32_t shared) {
-    const struct kp_mla *p = &kp->in;
+static __device__ __forceinline__ struct producer start_producer(uint32_t shared) {
     const int t64 = (int)threadIdx.x & 63;
-    const struct work k = work_of(kp);
     struct producer c = {shared, (threadIdx.x >> 6) & 1, 0, 0, {0, 0}};
     c.lane_at = (uint32_t)((t64 >> 3) * 128 + (((t64 & 7) ^ (t64 >> 3)) << 4));
+    return c;
+}
+
+#ifndef CFG_JOINED
+static __device__ __forceinline__ void produce(const params *kp, const struct work k, uint32_t shared) {
+    const struct kp_mla *p = &kp->in;
+    const int t64 = (int)threadIdx.x & 63;
+    struct producer c = start_producer(shared);
     uint32_t n = 0; /* tiles of the CTA so far */
     struct piece x;
-    start_pieces(&x);
     for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
         if (x.first >= x.last) continue;
         const uint16_t *base = (const uint16_t *)p->kv.data + x.w.b * p->kv.batch + (t64 & 7) * 8;
@@ -321,18 +345,11 @@ static __device__ __forceinline__ void produce(const params *kp, uint32_t shared
         for (t += 2; t < x.last; t += 2) {
             find_keys(&r, &x.s, next);
             next = load_indices(&x.s, t + 2);
-            if (p->kv.chunk == 16 && (r.mask[0] & r.mask[1]) == ~0u) {
-                const uint16_t *from[8];
-                find_rows(from, &r, &p->kv, base);
-#pragma unroll
-                for (int y = 0; y < STEPS; y++) fill_whole(&c, &r, from, y);
-            } else {
-#pragma unroll 1
-                for (int y = 0; y < STEPS; y++) fill(&c, &r, &p->kv, base, y);
-            }
+            fill_tile(&c, &r, &p->kv, base);
         }
     }
 }
+#endif
 
 /* ------------------------------------------------------------------ consumers ---------------------- */
 
@@ -341,6 +358,16 @@ struct state {
     int warp, lane;
     struct place next; /* in the ring */
 };
+
+static __device__ __forceinline__ struct state start_consumer(uint32_t shared) {
+    struct state c;
+    c.shared = shared;
+    c.round_q = 0;
+    c.warp = (int)threadIdx.x >> 5 & 3;
+    c.lane = (int)threadIdx.x & 31;
+    c.next.at = c.next.parity = 0;
+    return c;
+}
 
 /* The bits of head h's lse, of the tensor's type; only loaded here: nothing waits for them before they are converted.
  */
@@ -361,6 +388,14 @@ static __device__ __forceinline__ float lse_of(const params *kp, const struct pi
 static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32_t barrier) {
     __syncwarp();
     if (c->lane == 0) mbar_arrive(barrier);
+}
+
+/* Q comes and is handed back. */
+static __device__ __forceinline__ void pass_q(const struct state *c) {
+    for (uint32_t y = 0; y < STEPS; y++) {
+        mbar_wait(c->shared + Q_FULL + 8 * y, c->round_q & 1);
+        arrive_warp(c, c->shared + Q_FREE + 8 * y);
+    }
 }
 
 /* S^T of the warpgroup's next tile, whose slices are handed back as they have been read; mask: its valid slots. first,
@@ -421,6 +456,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS]
     }
 }
 
+#ifndef CFG_JOINED
 /* Sums over the heads for slots g, g + 8 of the warp; all lanes of a quad have them. */
 static __device__ __forceinline__ void sum_heads(const struct state *c, const float s[SUMS], uint32_t lse_at,
                                                  float scale_log2, float sum[2]) {
@@ -442,69 +478,21 @@ static __device__ __forceinline__ void sum_heads(const struct state *c, const fl
         sum[0] += other[0], sum[1] += other[1];
     }
 }
-
-#ifdef CFG_JOINED
-/* The sums over each query's heads for entries g, g + 8 of the warp, to values of the tile's first entry on. A lane has
- * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two or four j of a quad, or in two lanes of one j. */
-static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS], uint32_t lse_at,
-                                                     const params *kp, int alone, float *values) {
-    const int t = c->lane & 3, shift = kp->joined.shift;
-    float sum[8][2];
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float2 lse = shared_load_pair(lse_at + 8 * (uint32_t)t + 32 * (uint32_t)j);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float x = exp2_fast(__fmaf_rn(s[4 * j + 2 * r], kp->in.scale_log2, -lse.x)),
-                        y = exp2_fast(__fmaf_rn(s[4 * j + 2 * r + 1], kp->in.scale_log2, -lse.y));
-            sum[j][r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
-        }
-    }
-#pragma unroll
-    for (int size = 4; size >= 2; size /= 2) /* 16, then 32 columns a query */
-        if (shift > (size == 4 ? 3 : 4)) {
-#pragma unroll
-            for (int j = 0; j < size; j++)
-                sum[j][0] = sum[2 * j][0] + sum[2 * j + 1][0], sum[j][1] = sum[2 * j][1] + sum[2 * j + 1][1];
-        }
-    const int queries = shift > 3 ? 64 >> shift : 8; /* as many sums */
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        if (j >= queries) break;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float x = sum[j][r] + __shfl_xor_sync(~0u, sum[j][r], 1);
-            const float other = __shfl_xor_sync(~0u, x, 2);
-            if (shift > 2) x += other;
-            const int query = shift > 2 ? j : 2 * j + (t >> 1);
-            const int writes = shift > 2 ? t == (j & 3) : !(t & 1);
-            if (writes && (alone ? query == alone - 1 : query < kp->joined.group))
-                values[query * (int64_t)kp->row + 8 * r] = x * kp->factor;
-        }
-    }
-}
 #endif
 
-template <int WG> static __device__ __forceinline__ void consume(const params *kp, uint32_t shared) {
+#ifdef CFG_JOINED
+#include "kernels/sm90/dist/joined.h"
+#else
+template <int WG>
+static __device__ __forceinline__ void consume(const params *kp, const struct work k, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
-    const struct work k = work_of(kp);
-    struct state c;
-    c.shared = shared;
-    c.round_q = 0;
-    c.warp = (int)threadIdx.x >> 5 & 3;
-    c.lane = (int)threadIdx.x & 31;
-    c.next.at = c.next.parity = 0;
+    struct state c = start_consumer(shared);
     const int row = c.warp * 16 + (c.lane >> 2);
     uint32_t n = 0, odd = 0; /* tiles of the CTA, items of the warpgroup so far */
     struct piece x;
-    start_pieces(&x);
     for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
-#ifdef CFG_JOINED
-        float *to = (float *)kp->values + (int64_t)x.number * kp->joined.group * kp->row + row;
-#else
         float *to = (float *)kp->dist.data + x.w.b * kp->dist.batch + x.w.i * kp->dist.row;
-#endif
-        if (!JOINED && WG == 0 && x.first == 0)
+        if (WG == 0 && x.first == 0)
             for (int t = (x.s.n + 63) / 64 * 64 + (int)threadIdx.x; t < p->topk; t += 128) to[t] = 0;
         if (x.first >= x.last) continue;
         int t = x.first + (int)((n ^ WG) & 1), first = 1;
@@ -524,10 +512,6 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
                 named_sync(1 + WG, 128);
             }
             first = 0;
-#ifdef CFG_JOINED
-            store_queries(&c, s, lse_at, kp, x.alone, to + t * 64);
-            continue;
-#endif
             sum_heads(&c, s, lse_at, p->scale_log2, sum);
             if (c.lane & 3) continue;
 #pragma unroll
@@ -537,18 +521,22 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
                 if (t * 64 + slot < p->topk) to[t * 64 + slot] = valid ? sum[r] * kp->factor : 0;
             }
         }
-        if (first) /* no tile of this item was this warpgroup's */
-            for (uint32_t y = 0; y < STEPS; y++) {
-                mbar_wait(shared + Q_FULL + 8 * y, c.round_q & 1);
-                arrive_warp(&c, shared + Q_FREE + 8 * y);
-            }
+        if (first) pass_q(&c); /* no tile of this item was this warpgroup's */
         c.round_q++;
     }
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
-    CFG(const __grid_constant__ params kp) {
+    CFG(const __grid_constant__ launched launch) {
     const uint32_t shared = shared_base();
+#ifdef CFG_APART
+    const params &kp = launch.dist;
+#else
+    const params &kp = launch;
+#endif
+    const struct work k = work_of(&launch);
+    if (JOINED) grid_release(); /* the launch for queries apart needs nothing of this one */
     if (threadIdx.x == 0) {
         for (uint32_t x = 0; x < STEPS; x++) {
             mbar_init(shared + Q_FULL + 8 * x, 2 * PRODUCERS);
@@ -558,17 +546,25 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
             mbar_init(shared + FULL + 8 * x, PRODUCERS + 1);
             mbar_init(shared + FREE + 8 * x, 4);
         }
+        if (JOINED) mbar_init(shared + GROUP_FULL, 1);
+        for (uint32_t x = 0; x < 2 && JOINED; x++) {
+            mbar_init(shared + VALUES_FULL + 8 * x, 8);
+            mbar_init(shared + VALUES_FREE + 8 * x, 4);
+        }
         mbar_init_fence();
     }
     __syncthreads();
     if (threadIdx.x >= 256) {
         registers_fewer<104>();
-        produce(&kp, shared);
+        produce(&kp, k, shared);
     } else {
         registers_more<200>();
         if (threadIdx.x < 128)
-            consume<0>(&kp, shared);
+            consume<0>(&kp, k, shared);
         else
-            consume<1>(&kp, shared);
+            consume<1>(&kp, k, shared);
     }
+#ifdef CFG_APART
+    grid_wait(); /* who comes next waits for this launch alone */
+#endif
 }

@@ -5,6 +5,7 @@
 #include "cuda/sparse/mla_joined.h"
 #include "core/joined.h"
 #include "core/problem.h"
+#include "kernels/params/dist_joined.h"
 
 #include <inttypes.h>
 
@@ -29,8 +30,13 @@ int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows) {
     return group > 1 ? group : 0;
 }
 
-/* The problem of mla_join whose lists a group has. No limit: of few heads a union never takes more tiles than its lists
- * apart, and its keys ascend (measured: docs/joined_lists.md). */
+/* Of few heads a union never takes more tiles than its lists apart. A tile of `dist` takes longer where it joins, so
+ * that long unions lose (measured: docs/joined_lists.md). */
+int64_t attn_cuda_mla_joined_limit(const attn_problem *p, int64_t group) {
+    return p->op == ATTN_OP_DIST ? group * p->topk * 5 / 7 : 0;
+}
+
+/* The problem of mla_join whose lists a group has. */
 static attn_problem lists_of(const attn_problem *p, int64_t group) {
     return (attn_problem){.size = sizeof(attn_problem),
                           .op = ATTN_OP_MLA_JOIN,
@@ -42,7 +48,8 @@ static attn_problem lists_of(const attn_problem *p, int64_t group) {
                           .topk = p->topk,
                           .q_start = p->q_start,
                           .k_stride = p->k_stride,
-                          .group = group};
+                          .group = group,
+                          .union_limit = attn_cuda_mla_joined_limit(p, group)};
 }
 
 int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group) {
@@ -110,6 +117,25 @@ uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const at
     const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
     return round_up((uint64_t)(listed * attn_core_joined_layout(&lists).words) * sizeof(int32_t)) +
            round_up(k->workspace(k, dev, &lists));
+}
+
+int attn_cuda_mla_joined_any_apart(const attn_problem *p, int64_t rows) {
+    return p->group || attn_cuda_mla_joined_limit(p, attn_cuda_mla_joined_group(p, rows));
+}
+
+const char attn_cuda_mla_joined_work_symbol[] = "attn_joined_work_smxx_any";
+
+uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed) {
+    if (!attn_cuda_mla_joined_any_apart(p, rows)) return 0;
+    return round_up((uint64_t)KP_JOINED_WORK_WORDS(listed, attn_cuda_mla_joined_group(p, rows)) * sizeof(int32_t));
+}
+
+attn_status attn_cuda_mla_joined_work(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
+                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, uint64_t work) {
+    const struct kp_joined_work kp = {.joined = *joined, .seq_q = p->seq_q, .from = from, .until = until, .work = work};
+    const struct attn_cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = 1024};
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_mla_joined_work_symbol), &grid, &kp, sizeof kp,
+                            args->stream);
 }
 
 /* The attention distribution is by slot; what else reads joined lists goes by entry. */

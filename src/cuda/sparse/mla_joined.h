@@ -10,6 +10,8 @@
 /* Neighbouring queries whose heads, 4 rows at least for each, fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. The
  * problem's own group if it has one that fits. */
 int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows);
+/* Entries of a union above which the operator leaves a group apart; 0: no limit. */
+int64_t attn_cuda_mla_joined_limit(const attn_problem *p, int64_t group);
 /* Groups of the problem. */
 int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group);
 /* Entries of a group's list, for estimates: lists of neighbours that share four fifths of their keys. */
@@ -32,6 +34,17 @@ uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const at
 attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
                                        int64_t rows, uint64_t workspace, int64_t from, int64_t until,
                                        struct kp_mla_joined *joined);
+
+/* Whether some of the groups may be left apart: the problem hands over lists, which say so, or the operator has a limit
+ * of its own for those that it makes. */
+int attn_cuda_mla_joined_any_apart(const attn_problem *p, int64_t rows);
+/* Bytes of what the next queues for `listed` groups. */
+uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed);
+/* Queues the lists of groups that are joined and of queries that are not (struct kp_joined_work) into the memory at
+ * `work`. */
+attn_status attn_cuda_mla_joined_work(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
+                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, uint64_t work);
+extern const char attn_cuda_mla_joined_work_symbol[];
 
 /* ---- mla_join.c ---- */
 
