@@ -291,6 +291,11 @@ static void lists_of_a_backward_joined(void **state) {
     assert_chosen("mla_bwd hq=32 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, apart);
     assert_chosen("mla_bwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, apart);
+    /* Pairs of 64 heads: lists that are handed over share much. */
+    assert_chosen("mla_bwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16 group=2", UINT64_MAX, 0,
+                  "attn_mla_bwd_joined_sm90_bf16_d576_h64");
+    assert_chosen("mla_bwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16 group=2", UINT64_MAX, 0,
+                  "attn_mla_bwd_joined_sm90_bf16_d576_h64");
 }
 
 static void lists_of_a_dist_joined(void **state) {

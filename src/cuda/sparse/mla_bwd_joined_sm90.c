@@ -109,10 +109,11 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Entries of a group's list, for estimates. Queries of 33 heads or more fill tiles without neighbours, and joining pays
- * only if their lists share much, which no plan knows: as if they shared nothing. */
+ * only if their lists share much (J above 0.8: docs/kernels/mla_bwd_joined_sm90.md), which no plan knows: as if they
+ * shared nothing. Who hands over lists joined in pairs says that they do: J = 0.9. */
 static double entries_of(const struct kp_mla_bwd_joined_sm90_config *c, const attn_problem *p, int64_t group) {
     if (c->ctas == 1) return attn_cuda_mla_joined_entries(p, group);
-    return (double)(group * p->topk);
+    return p->group ? (double)p->topk * 20 / 19 : (double)(group * p->topk);
 }
 
 /* Rounds of groups over the multiprocessors; tiles take as long as in mla_bwd_sm90.c. The first step reads out and dout
