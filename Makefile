@@ -102,8 +102,9 @@ first-contact: build ## on a Blackwell GPU: the simulator's vectors of tcgen05 r
 gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEEDS=1 KERNEL='*' TOOLS='memcheck racecheck ...')
 	@PARTS=sanitize tools/gpu_check.sh $(BUILD)
 
-figures: ## README's and docs/benchmarks.md's figures from bench/results
+figures: ## figures of README, docs/benchmarks.md and docs/joined_lists.md from bench/results
 	@python3 bench/table.py --write
+	@python3 bench/plot_shared.py
 
 check-oldcpu: build ## the check tier on emulated processors without AVX-512 and without AVX
 	@tools/install_deps.sh full
