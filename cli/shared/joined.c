@@ -20,9 +20,10 @@ attn_problem attn_cli_joined_problem(const attn_problem *p, int64_t group, int64
     return made;
 }
 
-/* As attn_cuda_mla_joined_limit() of src/cuda, which no plan tells of. */
+/* As attn_cuda_mla_joined_limit() of src/cuda, which no plan tells of, for lists that are joined at once. */
 int64_t attn_cli_own_union_limit(const attn_problem *p, int64_t group) {
-    return p->op == ATTN_OP_DIST ? group * p->topk * 5 / 7 : 0;
+    if (p->op == ATTN_OP_DIST) return group * p->topk * 5 / 7;
+    return p->op == ATTN_OP_MLA_FWD && group <= 4 && p->seq_k > 4 * p->topk ? group * p->topk * 9 / 10 : 0;
 }
 
 attn_status attn_cli_make_joined(attn_ctx *ctx, const attn_problem *p, int64_t union_limit, const attn_args *args) {

@@ -10,7 +10,7 @@
  * run in the order of the splits or in a fixed tree: bit-equal every time. Lane t holds the weights of splits t and
  * t + 32 and adds up columns 4 t .. 4 t + 3, then those 128 further, ... */
 #include "kernels/device/number.h"
-#include "kernels/params/mla.h"
+#include "kernels/params/mla_apart.h"
 
 constexpr int THREADS = CFG_THREADS, HELD = KP_MLA_MAX_SPLITS / 32, DIM_V = 512, LEAST = -126; /* as in mla_fwd.cu */
 
@@ -80,7 +80,18 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
     store_lse(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, largest * LN2);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_fwd p) {
+#ifdef CFG_APART
+typedef struct kp_mla_combine_apart launched;
+#else
+typedef struct kp_mla_fwd launched;
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ launched kp) {
+#ifdef CFG_APART
+    const struct kp_mla_fwd &p = kp.fwd;
+    if (*(const int32_t *)kp.gate == 0) return;
+#else
+    const struct kp_mla_fwd &p = kp;
+#endif
     const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q - p.items, step = (int64_t)gridDim.x * (THREADS / 32);
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
         merge_row(&p, row, rows);

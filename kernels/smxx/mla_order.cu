@@ -13,6 +13,7 @@
  * Shared memory: 20 KiB + 32 bytes. */
 #include "kernels/device/slots.h"
 #include "kernels/device/block_scan.h"
+#include "kernels/params/mla_apart.h"
 #include "kernels/params/mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, EACH = KP_MLA_ORDER_SLOTS / THREADS;
@@ -85,8 +86,18 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_order *p,
         if (k * THREADS + thread < warps.all) list[k * THREADS + thread] = ordered[k * THREADS + thread];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
-    CFG(const __grid_constant__ struct kp_mla_order p) {
+#ifdef CFG_APART
+typedef struct kp_mla_order_apart launched;
+#else
+typedef struct kp_mla_order launched;
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS) CFG(const __grid_constant__ launched kp) {
+#ifdef CFG_APART
+    const struct kp_mla_order &p = kp.order;
+    if (*(const int32_t *)kp.gate == 0) return;
+#else
+    const struct kp_mla_order &p = kp;
+#endif
     for (int32_t query = (int32_t)blockIdx.x; query < p.n; query += (int32_t)gridDim.x) {
         order_slots(&p, query);
         __syncthreads(); /* before the next query's counts */

@@ -247,7 +247,7 @@ static void lists_of_a_forward_joined(void **state) {
     assert_launches("50000000", joined, "mla_fwd hq=7 sq=300 sk=1000 d=576 topk=64 bf16",
                     "join_sm80_i32_g8, main 38, ");
     assert_launches("50000000", joined, "mla_fwd hq=32 sq=300 sk=1000 d=576 topk=64 bf16",
-                    "join_sm80_i32_g2, main 132, ");
+                    "join_sm80_i32_g2, ed_work_smxx_any, fwd_apart_sm90_bf16_d576, main 132, ");
     /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
     assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16",
                     "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");

@@ -510,6 +510,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
 extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     CFG(const __grid_constant__ struct kp_mla_fwd_sm90 kp) {
     const uint32_t shared = shared_base();
+    if ((JOINED || APART) && !has_work(&kp)) return;
     if (threadIdx.x == 0) {
         mbar_init(shared + Q_FULL, 128);
         mbar_init(shared + Q_FREE, 8);

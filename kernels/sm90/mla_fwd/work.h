@@ -17,6 +17,20 @@ constexpr int JOINED = CFG_JOINED;
 constexpr int JOINED = 0;
 #endif
 
+/* APART: the launch has work only where most groups of its joined lists are left apart, JOINED: only where not, if the
+ * word at `gate` says so (KP_JOINED_WORK_MOST). It stands in a field that such launches do not use. */
+#ifdef CFG_APART
+constexpr int APART = CFG_APART;
+static __device__ __forceinline__ uint64_t gate_of(const struct kp_mla_fwd_sm90 *kp) { return kp->marks; }
+#else
+constexpr int APART = 0;
+static __device__ __forceinline__ uint64_t gate_of(const struct kp_mla_fwd_sm90 *kp) { return JOINED ? kp->part_o : 0; }
+#endif
+static __device__ __forceinline__ int has_work(const struct kp_mla_fwd_sm90 *kp) {
+    const uint64_t gate = gate_of(kp);
+    return !gate || (*(const int32_t *)gate != 0) == APART;
+}
+
 /* JOINED: groups of the CTA so far, 1 the second time through them, and which query of the group is taken alone, from
  * 1, or 0: in one register. */
 struct turn {

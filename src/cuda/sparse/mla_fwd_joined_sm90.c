@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Hopper over joined lists of neighbouring queries, the host's side: kernel rows from
  * kernels/variants/mla_fwd_joined_sm90.def. The device's side: kernels/sm90/mla_fwd/mla_fwd.cu. */
+#include "cuda/sparse/mla_fwd_apart.h"
 #include "cuda/sparse/mla_joined.h"
+#include "kernels/params/dist_joined.h"
 #include "kernels/params/mla_sm90.h"
 
 enum { ROWS = 64 /* of a tile */ };
 
-/* Groups, CTAs, groups that are joined at a time, and places in the workspace. */
+/* Groups, CTAs, groups that are joined at a time, and places in the workspace. work: whether most groups are left
+ * apart; all queries then go to the launches without joined lists, whose part of the workspace is `apart`. */
 struct geometry {
     int64_t groups, grid, listed;
-    uint64_t marks, end;
+    uint64_t marks, work, apart, end;
 };
+
+/* Groups that the operator itself has left apart. The lists that a problem hands over say which groups; these come
+ * query by query in the kernel that joins. */
+static int may_be_apart(const attn_problem *p) { return !p->group && attn_cuda_mla_joined_any_apart(p, ROWS); }
 
 static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
     struct geometry g = {0};
@@ -20,7 +27,10 @@ static struct geometry lay_out(const struct attn_core_device *dev, const attn_pr
     g.grid = attn_cuda_lesser(attn_cuda_limits_of(dev)->n_sms, g.groups);
     g.listed = attn_cuda_mla_joined_listed(p, ROWS, g.grid);
     g.marks = attn_cuda_mla_joined_bytes(dev, p, ROWS, g.listed);
-    g.end = g.marks + (uint64_t)g.listed * sizeof(uint64_t);
+    g.end = g.work = g.marks + ((uint64_t)g.listed * sizeof(uint64_t) + 255) / 256 * 256;
+    if (!may_be_apart(p)) return g;
+    g.apart = g.work + attn_cuda_mla_joined_work_bytes(p, ROWS, g.listed);
+    g.end = g.apart + attn_cuda_mla_fwd_apart_bytes(dev, p);
     return g;
 }
 
@@ -29,7 +39,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     const struct kp_mla_fwd_joined_sm90_config *c = k->impl;
     return !attn_cuda_mla_refuse_dim(p, c->dim, why) && !attn_cuda_mla_refuse(p, why) &&
            !attn_cuda_mla_joined_refuse(dev, p, ROWS, why) &&
-           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM90_SHARED(c->dim), why);
+           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM90_SHARED(c->dim), why) &&
+           (!may_be_apart(p) || (!attn_cuda_refuse_image(dev, attn_cuda_mla_joined_work_symbol, 0, why) &&
+                                 !attn_cuda_mla_fwd_apart_refuse(dev, p, why)));
 }
 
 /* Rounds of groups over the multiprocessors. Seconds of a tile: measured on an H200, and a twentieth. */
@@ -58,8 +70,12 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_fwd_joined_sm90_config *c = k->impl;
-    const attn_status status =
+    attn_status status =
         attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_FWD_SM90_SHARED(c->dim));
+    if (!status && may_be_apart(p)) {
+        status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_mla_joined_work_symbol), 0);
+        if (!status) status = attn_cuda_mla_fwd_apart_prepare(dev, p);
+    }
     return status ? status : attn_cuda_mla_joined_prepare(dev, p, ROWS);
 }
 
@@ -82,6 +98,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     for (kp.from = 0; kp.from < g.groups; kp.from = kp.until) {
         kp.until = attn_cuda_lesser(kp.from + g.listed, g.groups);
         attn_status status = attn_cuda_mla_joined_queue(dev, p, args, ROWS, memory, kp.from, kp.until, &kp.joined);
+        if (!status && may_be_apart(p)) { /* one time: the limit is for problems whose lists are joined at once */
+            const uint64_t gate = memory + g.work + KP_JOINED_WORK_MOST * sizeof(int32_t);
+            status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, memory + g.work);
+            if (!status) status = attn_cuda_mla_fwd_apart_queue(dev, p, args, memory + g.apart, gate);
+            kp.part_o = gate;
+        }
         if (!status)
             status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
         if (status) return status;

@@ -2,13 +2,24 @@
  * Sparse MLA forward on Hopper, the host's side: kernel rows from kernels/variants/mla_fwd_sm90.def. The device's side:
  * kernels/sm90/mla_fwd/mla_fwd.cu. */
 #include "core/problem.h"
-#include "cuda/sparse/mla.h"
-#include "kernels/params/mla_ranges.h"
+#include "cuda/sparse/mla_fwd_apart.h"
+#include "kernels/params/mla_apart.h"
 #include "kernels/params/mla_sm90.h"
 
 #include <inttypes.h>
 
 static const char combine_symbol[] = "attn_mla_combine_smxx_any", order_symbol[] = "attn_mla_order_smxx_any";
+static const char combine_apart[] = "attn_mla_combine_smxx_apart", order_apart[] = "attn_mla_order_smxx_apart";
+
+/* An execution: its main kernel, its part of the workspace; gate: address of the word that says whether it has work,
+ * 0: it has. */
+struct execution {
+    const struct attn_core_device *dev;
+    const attn_problem *p;
+    const attn_args *args;
+    const char *symbol;
+    uint64_t workspace, gate;
+};
 
 /* Bytes of lists that are ordered together. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20;
@@ -133,50 +144,54 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_symbol), 0);
 }
 
-/* Orders the lists of queries at .. at + n - 1 and puts them in the place of the caller's. */
-static attn_status queue_order(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
-                               const struct geometry *g, const struct kp_mla *in, struct kp_mla *listed,
-                               int64_t first_query, int64_t n) {
-    const uint64_t workspace = (uint64_t)(uintptr_t)args->workspace, before = (uint64_t)first_query * sizeof(int32_t);
-    const struct kp_mla_order kp = {.in = *in,
-                                    .list = workspace + g->list,
-                                    .lengths = workspace + g->lengths,
-                                    .first = (int32_t)first_query,
-                                    .n = (int32_t)n,
-                                    .turn = g->turn,
-                                    .shift = g->shift,
-                                    .ranges = g->ranges};
+/* Orders the lists of queries first_query .. first_query + n - 1 and puts them in the place of the caller's. */
+static attn_status queue_order(const struct execution *x, const struct geometry *g, const struct kp_mla *in,
+                               struct kp_mla *listed, int64_t first_query, int64_t n) {
+    const attn_problem *p = x->p;
+    const uint64_t before = (uint64_t)first_query * sizeof(int32_t);
+    const struct kp_mla_order_apart params = {.order = {.in = *in,
+                                                        .list = x->workspace + g->list,
+                                                        .lengths = x->workspace + g->lengths,
+                                                        .first = (int32_t)first_query,
+                                                        .n = (int32_t)n,
+                                                        .turn = g->turn,
+                                                        .shift = g->shift,
+                                                        .ranges = g->ranges},
+                                              .gate = x->gate};
+    const struct kp_mla_order *kp = &params.order;
     const struct attn_cuda_grid grid = {.x = (uint32_t)n, .y = 1, .z = 1, .threads = 256};
-    listed->indices.data = kp.list - before * (uint64_t)p->topk;
+    listed->indices.data = kp->list - before * (uint64_t)p->topk;
     listed->indices.batch = p->seq_q * p->topk, listed->indices.row = p->topk;
-    listed->topk_length.data = kp.lengths - before;
+    listed->topk_length.data = kp->lengths - before;
     listed->topk_length.batch = p->seq_q, listed->topk_length.row = 1;
-    return attn_cuda_launch(dev, attn_cuda_variant_find(order_symbol), &grid, &kp, sizeof kp, args->stream);
+    return attn_cuda_launch(x->dev, attn_cuda_variant_find(x->gate ? order_apart : order_symbol), &grid, &params,
+                            x->gate ? sizeof params : sizeof *kp, x->args->stream);
 }
 
-static attn_status queue_merge(const struct attn_core_device *dev, const attn_args *args, const struct geometry *g,
-                               const struct kp_mla_fwd_sm90 *kp) {
-    const struct kp_mla_fwd merge = {.in = kp->in,
-                                     .out = kp->out,
-                                     .lse = kp->lse,
-                                     .max_logits = kp->max_logits,
-                                     .part_o = kp->part_o,
-                                     .part_m = kp->part_m,
-                                     .part_l = kp->part_l,
-                                     .part_top = kp->part_top,
-                                     .items = g->first_row,
-                                     .splits = g->parts};
+static attn_status queue_merge(const struct execution *x, const struct geometry *g, const struct kp_mla_fwd_sm90 *kp) {
+    const struct kp_mla_combine_apart merge = {.fwd = {.in = kp->in,
+                                                       .out = kp->out,
+                                                       .lse = kp->lse,
+                                                       .max_logits = kp->max_logits,
+                                                       .part_o = kp->part_o,
+                                                       .part_m = kp->part_m,
+                                                       .part_l = kp->part_l,
+                                                       .part_top = kp->part_top,
+                                                       .items = g->first_row,
+                                                       .splits = g->parts},
+                                               .gate = x->gate};
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser((g->rows + 3) / 4, INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_symbol), &grid, &merge, sizeof merge, args->stream);
+    return attn_cuda_launch(x->dev, attn_cuda_variant_find(x->gate ? combine_apart : combine_symbol), &grid, &merge,
+                            x->gate ? sizeof merge : sizeof merge.fwd, x->args->stream);
 }
 
-static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                          const attn_args *args) {
-    const struct kp_mla_fwd_sm90_config *c = k->impl;
-    const struct geometry g = lay_out(c, dev, p);
+static attn_status execute(const struct execution *x, const struct kp_mla_fwd_sm90_config *c) {
+    const attn_problem *p = x->p;
+    const attn_args *args = x->args;
+    const struct geometry g = lay_out(c, x->dev, p);
     if (g.work_tiles == 0) return ATTN_OK;
-    struct kp_mla_fwd_sm90 kp = {.first_row = g.first_row, .rows = g.rows, .length = g.length};
+    struct kp_mla_fwd_sm90 kp = {.first_row = g.first_row, .rows = g.rows, .length = g.length, .marks = x->gate};
     struct kp_mla in;
     attn_cuda_mla_inputs(&in, p, args);
     kp.in = in;
@@ -185,7 +200,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
     if (g.parts > 1) {
         const uint64_t numbers = (uint64_t)(g.parts * g.rows) * sizeof(float);
-        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.part_o = x->workspace;
         kp.part_m = kp.part_o + 512 * numbers;
         kp.part_l = kp.part_m + numbers;
         kp.part_top = kp.part_l + numbers;
@@ -202,14 +217,82 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         kp.from = begin * blocks, kp.until = (begin + n) * blocks; /* all but the last: whole rounds */
         kp.whole = last ? g.whole - kp.from / g.grid : INT64_MAX;
         kp.parts = last ? g.parts : 1;
-        if (c->ordered) status = queue_order(dev, p, args, &g, &in, &kp.in, begin, n);
+        if (c->ordered) status = queue_order(x, &g, &in, &kp.in, begin, n);
         if (!status)
-            status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
+            status = attn_cuda_launch(x->dev, attn_cuda_variant_find(x->symbol), &grid, &kp, sizeof kp, args->stream);
     }
     if (status || g.parts == 1) return status;
     kp.in = in;
-    return queue_merge(dev, args, &g, &kp);
+    return queue_merge(x, &g, &kp);
 }
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_mla_fwd_sm90_config *c = k->impl;
+    const struct execution x = {
+        .dev = dev, .p = p, .args = args, .symbol = c->symbol, .workspace = (uint64_t)(uintptr_t)args->workspace};
+    return execute(&x, c);
+}
+
+/* ------------------------------------------------------------------ queries left apart ------------- */
+
+struct apart_config {
+    const char *symbol;
+    int32_t dtype, dim, apart;
+};
+#define VARIANT(tail, source, ...) {.symbol = "attn_mla_fwd_apart_sm90_" #tail, __VA_ARGS__},
+static const struct apart_config apart_configs[] = {
+#include "kernels/variants/mla_fwd_apart_sm90.def"
+};
+#undef VARIANT
+
+/* The configuration, with lists in order where that pays. NULL: this build has none. */
+static const struct apart_config *apart_config_of(const struct attn_core_device *dev, const attn_problem *p,
+                                                  struct kp_mla_fwd_sm90_config *c) {
+    struct attn_text unused = {0};
+    for (size_t i = 0; i < sizeof apart_configs / sizeof apart_configs[0]; i++) {
+        const struct apart_config *a = &apart_configs[i];
+        if (a->dtype != p->dtype || a->dim != p->dim_qk) continue;
+        *c = (struct kp_mla_fwd_sm90_config){.symbol = a->symbol, .dtype = a->dtype, .dim = a->dim};
+        c->ordered = !refuse_order(dev, p, &unused);
+        return a;
+    }
+    return NULL;
+}
+
+int attn_cuda_mla_fwd_apart_refuse(const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why) {
+    struct kp_mla_fwd_sm90_config c = {0};
+    if (apart_config_of(dev, p, &c))
+        return attn_cuda_refuse_image(dev, c.symbol, KP_MLA_FWD_SM90_SHARED(c.dim), why) ||
+               attn_cuda_refuse_image(dev, combine_apart, 0, why) || attn_cuda_refuse_image(dev, order_apart, 0, why);
+    attn_text_add(why, "this build has no kernel for queries whose lists are left apart");
+    return 1;
+}
+
+uint64_t attn_cuda_mla_fwd_apart_bytes(const struct attn_core_device *dev, const attn_problem *p) {
+    struct kp_mla_fwd_sm90_config c = {0};
+    return apart_config_of(dev, p, &c) ? lay_out(&c, dev, p).end : 0;
+}
+
+attn_status attn_cuda_mla_fwd_apart_prepare(struct attn_core_device *dev, const attn_problem *p) {
+    struct kp_mla_fwd_sm90_config c = {0};
+    apart_config_of(dev, p, &c);
+    attn_status status =
+        attn_cuda_variant_load(dev, attn_cuda_variant_find(c.symbol), (uint32_t)KP_MLA_FWD_SM90_SHARED(c.dim));
+    if (!status && c.ordered) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(order_apart), 0);
+    return status ? status : attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_apart), 0);
+}
+
+attn_status attn_cuda_mla_fwd_apart_queue(const struct attn_core_device *dev, const attn_problem *p,
+                                          const attn_args *args, uint64_t workspace, uint64_t gate) {
+    struct kp_mla_fwd_sm90_config c = {0};
+    apart_config_of(dev, p, &c);
+    const struct execution x = {
+        .dev = dev, .p = p, .args = args, .symbol = c.symbol, .workspace = workspace, .gate = gate};
+    return execute(&x, &c);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
 
 #define VARIANT(tail, source, ...)                                                                                     \
     static const struct kp_mla_fwd_sm90_config config_##tail = {.symbol = "attn_mla_fwd_sm90_" #tail, __VA_ARGS__},    \

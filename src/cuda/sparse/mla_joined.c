@@ -30,10 +30,16 @@ int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows) {
     return group > 1 ? group : 0;
 }
 
-/* Of few heads a union never takes more tiles than its lists apart. A tile of `dist` takes longer where it joins, so
- * that long unions lose (measured: docs/joined_lists.md). */
+/* Of few heads a union never takes more tiles than its lists apart. A tile of the kernels that join takes longer, so
+ * that long unions lose (measured: docs/joined_lists.md): `dist` above 5/7 of the slots; the forward above 9/10, which
+ * lists that share nothing have where pairs and fours of them are a small part of the keys. The backward's do not. */
 int64_t attn_cuda_mla_joined_limit(const attn_problem *p, int64_t group) {
-    return p->op == ATTN_OP_DIST ? group * p->topk * 5 / 7 : 0;
+    const attn_problem lists = {.group = group, .topk = p->topk, .seq_q = p->seq_q};
+    const struct attn_core_joined l = attn_core_joined_layout(&lists);
+    if (p->op == ATTN_OP_DIST) return group * p->topk * 5 / 7;
+    if (p->op != ATTN_OP_MLA_FWD || group < 2 || group > 4 || p->seq_k <= 4 * p->topk) return 0;
+    if (p->batch * l.groups > LIST_BYTES / (int64_t)sizeof(int32_t) / l.words) return 0; /* not joined at once */
+    return group * p->topk * 9 / 10;
 }
 
 /* The problem of mla_join whose lists a group has. */
