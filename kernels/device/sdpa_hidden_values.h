@@ -20,6 +20,7 @@ static __device__ __forceinline__ int any_not_finite(const struct kp_sdpa_fwd *p
 #pragma unroll 1
     for (int j = j0; j < j1; j++) {
         const uint16_t *v = key_row(p, w, &p->in.v, j);
+#pragma unroll 1
         for (int x = (int)threadIdx.x % 32; x < p->in.dim_v; x += 32) bad |= not_finite16(TYPE, v[x]);
     }
     return __any_sync(~0u, bad != 0);
@@ -42,6 +43,7 @@ static __device__ __forceinline__ void mend_row(const struct kp_sdpa_fwd *p, con
     for (int j = first_key(p, w, i); j < end_key(p, w, i); j++) {
         const uint16_t *k = key_row(p, w, &p->in.k, j), *v = key_row(p, w, &p->in.v, j);
         float s = 0;
+#pragma unroll 1
         for (int x = lane; x < p->in.dim_qk; x += 32) s += unpack16(TYPE, q[x]) * unpack16(TYPE, k[x]);
 #pragma unroll
         for (int x = 16; x > 0; x >>= 1) s += __shfl_xor_sync(~0u, s, x);

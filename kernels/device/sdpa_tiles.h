@@ -47,12 +47,8 @@ static __device__ __forceinline__ int tile_of_round(const struct kp_sdpa_fwd_map
     return 1;
 }
 
-/* What is to be done in round r. 1: something, 0: nothing, -1: nothing in later rounds either. All lanes of a warp. */
-static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd_maps *maps, int r, struct work *w) {
-    const struct kp_sdpa_fwd *p = &maps->fwd;
-    int head, tile;
-    const int found = tile_of_round(maps, r, &head, &tile);
-    if (found <= 0) return found;
+/* What is to be done in a tile of a head (counted over the batch). 1: something, 0: nothing. All lanes of a warp. */
+static __device__ __forceinline__ int work_of_tile(const struct kp_sdpa_fwd *p, int head, int tile, struct work *w) {
     w->row0 = tile * ROWS;
     w->b = divided(head, p->by_heads);
     w->head = head - w->b * p->tile_heads;
@@ -67,6 +63,13 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd_maps *m
     w->first = j0 / KEYS;
     w->n_tiles = (j1 + KEYS - 1) / KEYS - w->first;
     return 1;
+}
+
+/* What is to be done in round r. 1: something, 0: nothing, -1: nothing in later rounds either. All lanes of a warp. */
+static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd_maps *maps, int r, struct work *w) {
+    int head, tile;
+    const int found = tile_of_round(maps, r, &head, &tile);
+    return found <= 0 ? found : work_of_tile(&maps->fwd, head, tile, w);
 }
 
 /* One thread, before it completes Q_FULL of the tile: what the compute warpgroups are to do. n_tiles -1: no more. */

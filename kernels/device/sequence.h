@@ -24,7 +24,10 @@ static __device__ __forceinline__ void packed_span(const int32_t *cu, int b, int
 
 /* All lanes of a warp, for one b: packed offsets up to b are looked through by all of them, OFFSETS_AHEAD loads a lane
  * and axis at a time. Paged keys have no offsets. */
-constexpr int OFFSETS_AHEAD = 4;
+#ifndef ATTN_OFFSETS_AHEAD
+#define ATTN_OFFSETS_AHEAD 4
+#endif
+constexpr int OFFSETS_AHEAD = ATTN_OFFSETS_AHEAD;
 static __device__ __forceinline__ struct sequence sequence_of(const struct kp_sdpa *p, int b) {
     struct sequence s = {0, 0, p->seq_q, p->seq_k, p->seq_q, p->seq_k};
     if (p->cu_seqlens_q) {

@@ -34,5 +34,5 @@ struct kp_sdpa_bwd_sm90_config {
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)
 /* Q tiles (later the output tile), two stages of K, two of V, barriers, work. */
 #define KP_SDPA_SM90_SHARED(c)                                                                                         \
-    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 4 * (c).keys * ((c).dim + (c).dim_v) + 256)
+    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 4 * (c).keys * ((c).dim + (c).dim_v) + 384 + 64 * (c).groups)
 #endif

@@ -27,10 +27,9 @@ static __device__ __forceinline__ float tanh_any(float x) {
  *
  *   tanh(a s) / a = s + s u q(u), u = s^2,    q of degree 2, whose largest relative error for tanh is least: 4.1e-8
  *
- * takes five instructions a product, and the test little more than one. Returns what no square of this thread's
- * products is above; INF: not known. The host refuses an `a` whose sixth power is no normal number
+ * takes five instructions a product, and the test little more than one. The host refuses an `a` whose sixth power is no normal number
  * (src/cuda/dense/fwd_maps.c). */
-static __device__ __forceinline__ float cap_products(const struct kp_sdpa_fwd *p, float s[N_S]) {
+static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, float s[N_S]) {
     constexpr float SMALL = 0.35f;
     const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;
     float part[2] = {0, 0};
@@ -44,7 +43,7 @@ static __device__ __forceinline__ float cap_products(const struct kp_sdpa_fwd *p
         const float inverse = p->in.softcap / p->in.scale;
 #pragma unroll
         for (int x = 0; x < N_S; x++) s[x] = inverse * tanh_any(a * s[x]);
-        return INF;
+        return;
     }
     const float c1 = -0.33332663f * a2, c2 = 0.13299825f * a2 * a2, c3 = -0.0491485f * a2 * a2 * a2;
 #pragma unroll
@@ -52,7 +51,6 @@ static __device__ __forceinline__ float cap_products(const struct kp_sdpa_fwd *p
         const float u = s[x] * s[x];
         s[x] = __fmaf_rn(s[x] * u, __fmaf_rn(u, __fmaf_rn(u, c3, c2), c1), s[x]);
     }
-    return largest;
 }
 
 /* Capped products to log2 units, ALiBi added. diagonal: key of the thread's row r on the diagonal, counted from the

@@ -8,7 +8,7 @@
  *
  *   Q, K, V in memory --TMA, 128-byte swizzle--> slices of 64 columns in shared memory
  *   Q, K slices --wgmma--> S (f32 registers) --exponentials--> P (16-bit registers, an A operand)
- *   P, V slices --wgmma--> O (f32 registers) --stmatrix, in the place of Q--> out
+ *   P, V slices --wgmma--> O (f32 registers) --> out
  *
  *   a compute warpgroup, key tile n:     S(n) = Q K(n)^T        issued      TURN: warpgroups issue in turns, so that
  *                                        O += P(n+1) V(n+1)     issued      products of one overlap with the
@@ -24,16 +24,16 @@
  * copies and says what is to be done (keep_work), another writes rows that see no key.
  * Shared memory: Q, Q_TILES tiles; K and V, two stages each; mbarriers; struct work of each tile of Q.
  *   mbarrier (arrivals)                                                                          phase
- *   Q_FULL[2] (1 + bytes), Q_FREE[2] (a warp each of the compute warpgroups)                     tiles of Q / Q_TILES
+ *   Q_FULL[2] (1 + bytes), Q_FREE[2] (a warp each, and the prefetching thread)                   tiles of Q / Q_TILES
  *   K_FULL[2], V_FULL[2] (1 + bytes), K_FREE[2], V_FREE[2] (a warp each)                         key tiles / 2
- *   named: TURN + warpgroup (256), TILE_DONE + warpgroup (128), VALUES_CLEARED (compute warpgroups)
+ *   named: TURN + warpgroup (256), VALUES_CLEARED (compute warpgroups)
  *
  * Hidden keys have P = 0, but 0 * NaN is NaN. Rows of V past the sequence's keys are cleared in shared memory
  * (has_tail) or lie outside of the tensor and arrive as zeros. Where keys are hidden from some rows only and a sum
  * is not finite, hidden_values.h looks whether a hidden value is to blame, and computes such rows again.
  *
  * Figures: docs/kernels/sdpa_fwd_sm90.md. */
-#include "kernels/device/stmatrix.h"
+#include "kernels/device/mma.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/sdpa_fwd/hidden_values.h"
@@ -78,13 +78,21 @@ static __device__ __forceinline__ void start_values(float o[N_O], const uint32_t
 /* ------------------------------------------------------------------ a compute warpgroup ------------ */
 
 struct state {
-    uint32_t shared, q_tile, tiles; /* numbers of the tile of Q and of the key tile at work, of all the CTA's */
-    int wg;                         /* warpgroup */
-    float unit;                     /* log2 units of what the softmax gets: scale log2(e), with its sign */
-    float o[N_O];                   /* 64 x DIM_V: see wgmma.h */
+    uint32_t shared, count;
+    int wg;       /* warpgroup */
+    float unit;   /* log2 units of what the softmax gets: scale log2(e), with its sign */
+    float o[N_O]; /* 64 x DIM_V: see wgmma.h */
     struct rows rows;
-    int inner0, inner1; /* key tiles inner0 <= n < inner1 hide no key from any row of the warpgroup */
 };
+
+/* Numbers of the key tile and of the tile of Q at work, of all the CTA's; of the latter only the rest by WORKS. One
+ * register, count, has both. */
+constexpr uint32_t COUNT_TILES = WORKS;
+static __device__ __forceinline__ uint32_t tiles_of(const struct state *c) { return c->count / WORKS; }
+static __device__ __forceinline__ uint32_t q_tile_of(const struct state *c) { return c->count % WORKS; }
+static __device__ __forceinline__ void next_rows(struct state *c) {
+    c->count = c->count / WORKS * WORKS + (c->count + 1) % WORKS;
+}
 
 /* Computed where they are used: they would occupy registers all the while. */
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) % 32; }
@@ -97,28 +105,48 @@ static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32
 }
 
 static __device__ __forceinline__ struct work work_of(const struct state *c, uint32_t q_tile) {
-    return recall_work(c->shared + WORK + 64 * (q_tile % Q_TILES));
+    return recall_work(c->shared + WORK + 64 * (q_tile % WORKS));
 }
-/* Scores of the keys of key tile n that a row of the thread does not see. */
-static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
-    const struct work w = work_of(c, c->q_tile);
-    const int i = w.row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2), first = n * KEYS + 2 * (lane_of() & 3);
-    const int lo[2] = {first_key(p, &w, i) - first, first_key(p, &w, i + 8) - first};
-    const int hi[2] = {end_key(p, &w, i) - first, end_key(p, &w, i + 8) - first};
-    hide_keys(s, lo, hi, c->unit < 0 ? INF : -INF);
+/* What a warp knows of the tile of rows at work, in shared memory, since registers are few: the first of the key tiles
+ * that the warpgroup's rows see; key tiles inner0 <= n < inner1 hide no key from any of the rows. */
+struct range {
+    int first, inner0, inner1;
+};
+static __device__ __forceinline__ uint32_t range_place(const struct state *c) {
+    return c->shared + RANGES + (uint32_t)recompute((int)threadIdx.x) / 32 * 16;
+}
+static __device__ __forceinline__ void keep_range(const struct state *c, struct range x) {
+    __syncwarp();
+    if (lane_of() == 0) shared_store128(range_place(c), make_uint4(x.first, x.inner0, x.inner1, 0));
+    __syncwarp();
+}
+static __device__ __forceinline__ struct range recall_range(const struct state *c) {
+    const uint4 x = shared_load128(range_place(c));
+    return {(int)x.x, (int)x.y, (int)x.z};
 }
 
-/* Softcap and ALiBi of key tile n. Returns what no square of this thread's scores is above, in the softmax's unit. */
-static __device__ __forceinline__ float modify(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S],
-                                               int n) {
-    float largest = INF;
-    if (p->in.softcap > 0) largest = cap_products(p, s);
-    if (!p->in.alibi_form) return largest;
-    const struct work w = work_of(c, c->q_tile);
+/* Scores of the keys of key tile n that a row of the thread does not see. */
+static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
+    const uint32_t place = c->shared + WORK + 64 * q_tile_of(c);
+    struct work w; /* of it only these: three loads of 16 bytes would take more registers than there are */
+    w.row0 = (int)shared_load32(place + 8), w.off = (int)shared_load32(place + 12);
+    w.seq.sk = (int)shared_load32(place + 20);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int t = recompute((int)threadIdx.x), first = n * KEYS + t % 4 * 2;
+        const int i = w.row0 + t / 128 * 64 + t / 32 % 4 * 16 + t % 32 / 4 + 8 * r;
+        hide_keys(s, r, first_key(p, &w, i) - first, end_key(p, &w, i) - first, c->unit < 0 ? INF : -INF);
+    }
+}
+
+/* Softcap and ALiBi of key tile n. */
+static __device__ __forceinline__ void modify(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
+    if (p->in.softcap > 0) cap_products(p, s);
+    if (!p->in.alibi_form) return;
+    const struct work w = work_of(c, q_tile_of(c));
     const int i = w.row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
     const int diagonal = i + w.off - n * KEYS - 2 * (lane_of() & 3), both[2] = {diagonal, diagonal + 8};
-    add_alibi(p, s, both, recall_slope(c->shared + WORK + 64 * (c->q_tile % Q_TILES)));
-    return INF;
+    add_alibi(p, s, both, recall_slope(c->shared + WORK + 64 * q_tile_of(c)));
 }
 
 static __device__ __forceinline__ void grow(struct state *c, const float growth[2]) {
@@ -136,8 +164,8 @@ static __device__ __forceinline__ uint64_t take_values(const struct state *c, ui
 /* The first tile holds the end of the sequence's keys, `valid` < KEYS of them: all compute warpgroups clear the rows of
  * V past it. */
 static __device__ __forceinline__ void clear_tail(const struct state *c, int valid) {
-    const uint32_t values = c->shared + V_RING + (c->tiles & 1) * V_BYTES;
-    mbar_wait(c->shared + V_FULL + 8 * (c->tiles & 1), c->tiles >> 1 & 1);
+    const uint32_t values = c->shared + V_RING + (tiles_of(c) & 1) * V_BYTES;
+    mbar_wait(c->shared + V_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
 #pragma unroll 1
     for (int y = (int)threadIdx.x; y < (KEYS - valid) * (DIM_V / 8); y += CONSUMERS) {
         const int row = valid + y / (DIM_V / 8), chunk = y % (DIM_V / 8);
@@ -156,35 +184,90 @@ static __device__ __forceinline__ uint64_t take_keys(const struct state *c, uint
 }
 
 /* The first key tile, whose S is there: P alone. */
-static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
-                                                  uint32_t pr[N_P]) {
+static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, int inner0,
+                                                  int inner1, float s[N_S], uint32_t pr[N_P]) {
     float growth[2];
     if (SCORE_MOD) modify(p, c, s, n);
-    if (n < c->inner0 || n >= c->inner1) hide(p, c, s, n);
-    softmax_tile(s, &c->rows, c->rows.l, growth, c->unit, p->slack, INF, 1);
+    if (n < inner0 || n >= inner1) hide(p, c, s, n);
+    softmax_exact(s, &c->rows, c->rows.l, growth, c->unit);
     round_p(s, pr);
 }
 
+/* The products of the warp's rows and of the key tile at work once more, from shared memory by mma.sync, whose sums lie
+ * in the same threads. */
+static __device__ __forceinline__ void products_again(const struct state *c, float s[N_S]) {
+    const uint32_t lane = (uint32_t)lane_of(), q_row = 64 * c->wg + 16 * warp_of() + lane % 16;
+    const uint32_t queries = c->shared + q_tile_of(c) % Q_TILES * Q_BYTES + 128 * q_row;
+    const uint32_t k_row = lane % 8 + lane / 16 * 8,
+                   keys = c->shared + K_RING + (tiles_of(c) & 1) * K_BYTES + 128 * k_row;
+#pragma unroll
+    for (int y = 0; y < N_S; y++) s[y] = 0;
+#pragma unroll 1
+    for (uint32_t kk = 0; kk < DIM / 16; kk++) {
+        const uint32_t q_chunk = kk % 4 * 2 + lane / 16, k_chunk = kk % 4 * 2 + lane / 8 % 2;
+        uint32_t a[4], b[4];
+        load_matrix4(a, queries + kk / 4 * Q_SLICE + ((q_chunk ^ q_row % 8) << 4));
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            load_matrix4(b, keys + kk / 4 * K_SLICE + 1024 * j + ((k_chunk ^ k_row % 8) << 4));
+            mma_m16n8k16(TYPE, s + 4 * j, a, b[0], b[1]);
+            mma_m16n8k16(TYPE, s + 4 * j + 4, a, b[2], b[3]);
+        }
+    }
+}
+
+/* A score of key tile n, the CTA's latest, has passed the maximum in use: the maxima are raised and P is made to fit.
+ * Where it may have overflowed, or there was no maximum yet, it is computed again. */
+static __device__ __forceinline__ void pass_maximum(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
+                                                    float sum[2], const float most[2], float growth[2]) {
+    if (!__any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF || fmaxf(most[0], most[1]) > FAR)) {
+        raise_after(s, &c->rows, sum, most, growth);
+        return;
+    }
+    products_again(c, s);
+    if (SCORE_MOD) modify(p, c, s, n);
+    hide(p, c, s, n);
+    softmax_exact(s, &c->rows, sum, growth, c->unit);
+}
+/* wgmma_wait(0), once x is known: see wgmma_wait_after. */
+static __device__ __forceinline__ void wgmma_wait_if(int x) {
+    if (rare(x)) asm volatile("nanosleep.u32 1;" ::: "memory");
+    wgmma_wait(0);
+}
+
 /* Key tile n after the first: S and P of it, and the values of the tile before by its P. */
-static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, struct state *c, uint64_t q, int n,
-                                                 float s[N_S], uint32_t pr[N_P]) {
-    const uint32_t before = c->tiles++, now = c->tiles;
-    float sum[2], growth[2];
-    const uint64_t k = take_keys(c, now);
+static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
+                                                 uint32_t pr[N_P]) {
+    float sum[2], most[2], growth[2];
+    c->count += COUNT_TILES;
+    const uint64_t k = take_keys(c, tiles_of(c));
     named_sync(TURN + c->wg, 256);
-    start_scores(s, q, k);
-    const uint64_t v = take_values(c, before);
+    start_scores(s, queries_of(c, q_tile_of(c)), k);
+    const uint64_t v = take_values(c, tiles_of(c) - 1);
     start_values(c->o, pr, v);
     named_arrive(TURN + (c->wg + 1 == GROUPS ? 0 : c->wg + 1), 256);
     wgmma_wait(1);
     wgmma_hold(s, N_S);
-    arrive_warp(c, K_FREE + 8 * (now & 1));
-    const float largest = SCORE_MOD ? modify(p, c, s, n) : INF;
-    if (rare(n < c->inner0 || n >= c->inner1)) hide(p, c, s, n);
-    const int grows = softmax_tile(s, &c->rows, sum, growth, c->unit, p->slack, largest, 0);
-    wgmma_wait_after(sum[0] + sum[1]); /* the exponentials overlap with P V */
+    if (SCORE_MOD) modify(p, c, s, n);
+    const struct range range = recall_range(c);
+    if (rare(n < range.inner0 || n >= range.inner1)) hide(p, c, s, n);
+    int grows;
+    if (AHEAD) {
+        grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, most, c->unit, p->slack));
+        wgmma_wait_if(grows); /* the exponentials overlap with P V */
+    } else {
+        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
+        grows = softmax_tested(s, &c->rows, sum, growth, c->unit, p->slack);
+        wgmma_wait_after(sum[0] + sum[1]);
+    }
     wgmma_hold(c->o, N_O);
-    arrive_warp(c, V_FREE + 8 * (before & 1));
+    c->count = (uint32_t)recompute((int)c->count); /* what was derived of it need not be kept */
+    if (AHEAD) {
+        if (rare(grows)) pass_maximum(p, c, n, s, sum, most, growth);
+        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
+    }
+    arrive_warp(c, V_FREE + 8 * (tiles_of(c) & 1 ^ 1));
+    if (Q_TILES == 1 && n == recall_range(c).first) arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
     round_p(s, pr);
     if (rare(grows)) grow(c, growth);
     c->rows.l[0] += sum[0], c->rows.l[1] += sum[1];
@@ -196,59 +279,122 @@ static __device__ __forceinline__ uint64_t take_queries(const struct state *c, u
     return queries_of(c, q_tile);
 }
 static __device__ __forceinline__ int has_work(const struct state *c, uint32_t q_tile) {
-    return (int)shared_load32(c->shared + WORK + 64 * (q_tile % Q_TILES)) > 0;
+    return (int)shared_load32(c->shared + WORK + 64 * (q_tile % WORKS)) > 0;
 }
 
 /* S of the first key tile is there. */
 static __device__ __forceinline__ void end_scores(const struct state *c, float s[N_S]) {
     wgmma_wait(0);
     wgmma_hold(s, N_S);
-    arrive_warp(c, K_FREE + 8 * (c->tiles & 1));
+    arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
+}
+
+/* Key tiles own.first <= n < own.end that the warpgroup's rows see: none, or at least one. */
+struct own {
+    int first, end;
+};
+static __device__ __forceinline__ struct own own_tiles(const struct kp_sdpa_fwd *p, const struct state *c,
+                                                       const struct work *w) {
+    const int upper = w->row0 + 64 * c->wg, lower = min(upper + 63, w->seq.sq - 1), end = w->first + w->n_tiles;
+    struct own own = {max(first_key(p, w, upper) / KEYS, w->first),
+                      min((max(end_key(p, w, lower), 0) + KEYS - 1) / KEYS, end)};
+    if (upper >= w->seq.sq || own.end <= own.first) own.first = own.end = w->first;
+    return own;
+}
+
+/* The end of the sequence's keys lies in the first key tile, the latest one of the CTA. */
+static __device__ __forceinline__ void clear_first(const struct kp_sdpa_fwd *p, const struct state *c,
+                                                   const struct work *w) {
+    const int last = w->first + w->n_tiles - 1;
+    if (has_tail(p, w) && (last + 1) * KEYS > w->seq.sk) clear_tail(c, w->seq.sk - last * KEYS);
+}
+
+/* n key tiles that no row of the warpgroup sees, of which `turns` take part in the turns. */
+static __device__ __forceinline__ void skip_tiles(struct state *c, int n, int turns) {
+#pragma unroll 1
+    for (; n > 0; n--, c->count += COUNT_TILES) {
+        if (n <= turns) {
+            named_sync(TURN + c->wg, 256);
+            named_arrive(TURN + (c->wg + 1 == GROUPS ? 0 : c->wg + 1), 256);
+        }
+        mbar_wait(c->shared + K_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
+        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
+        mbar_wait(c->shared + V_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
+        arrive_warp(c, V_FREE + 8 * (tiles_of(c) & 1));
+    }
+}
+
+/* A tile of rows whose Q is there: what comes before the first key tile that the warpgroup's rows see. Is there one? */
+static __device__ __forceinline__ int enter_rows(const struct kp_sdpa_fwd *p, struct state *c) {
+    const struct work w = work_of(c, q_tile_of(c));
+    const struct own own = own_tiles(p, c, &w);
+    const int front = w.first + w.n_tiles - own.end, none = own.first == own.end;
+    if (front > 0) {
+        clear_first(p, c, &w);
+        skip_tiles(c, front, front - none);
+    }
+    return !none;
 }
 
 /* O of a tile of rows but for the product with the values of the last key tile, of which P is returned. */
 static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, struct state *c, float s[N_S],
                                                  uint32_t pr[N_P]) {
-    const struct work work = work_of(c, c->q_tile);
-    const int last = work.first + work.n_tiles - 1;
-    const int upper = work.row0 + 64 * c->wg, lower = upper + 63; /* rows past the end are not looked at */
-    const uint64_t q = queries_of(c, c->q_tile);
+    const struct work work = work_of(c, q_tile_of(c));
+    const struct own own = own_tiles(p, c, &work);
+    const int upper = work.row0 + 64 * c->wg;
+    const int inner0 = (first_key(p, &work, upper + 63) + KEYS - 1) / KEYS; /* rows past the end are not looked at */
+    const int inner1 = max(end_key(p, &work, upper), 0) / KEYS;
+    keep_range(c, {own.first, inner0, inner1});
     c->rows.m[0] = c->rows.m[1] = -INF;
-    c->inner0 = (first_key(p, &work, lower) + KEYS - 1) / KEYS;
-    c->inner1 = max(end_key(p, &work, upper), 0) / KEYS;
+    if (own.end == work.first + work.n_tiles) clear_first(p, c, &work);
 #pragma unroll
     for (int x = 0; x < N_O; x++) c->o[x] = 0;
-    if (has_tail(p, &work) && (last + 1) * KEYS > work.seq.sk) clear_tail(c, work.seq.sk - last * KEYS);
-    first_tile(p, c, last, s, pr);
+    if (Q_TILES == 1 && own.end - own.first == 1) arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
+    first_tile(p, c, own.end - 1, inner0, inner1, s, pr);
 #pragma unroll 1
-    for (int n = last - 1; n >= work.first; n--) next_tile(p, c, q, n, s, pr);
-    c->tiles++, c->q_tile++;
+    for (int n = own.end - 2; n >= recall_range(c).first; n--) next_tile(p, c, n, s, pr);
+    if (Q_TILES > 1) arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
+    c->count += COUNT_TILES;
 }
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
-/* The warp's 16 rows, rounded in the slices at `tile`, to the tensor. */
-static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w,
-                                                  const struct state *c, uint32_t tile) {
-    constexpr int CHUNKS = DIM_V / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
-    const int line0 = 64 * c->wg + 16 * warp_of(), r0 = lane_of() / ACROSS, chunk = lane_of() % ACROSS;
-    const int line = line0 + r0, left = p->in.dim_v - 8 * chunk, whole = p->out.chunk == 16 && left >= 8;
-    const uint32_t from = tile + chunk / 8 * Q_SLICE;
-    uint16_t *to = (uint16_t *)p->out.data + row_at(w, &p->out, w->row0 + line) + 8 * chunk;
-    const int64_t step = DOWN * p->out.row;
-    const int n = w->seq.rows - w->row0 - line; /* rows that exist, from the lane's first on */
+/* 16-bit results, from registers. Eight columns of a row are in the four threads of a quad, a pair each; of four such
+ * blocks each thread gets one, so that a quad writes 64 bytes side by side. */
+static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w, int i,
+                                                  const float o[N_O], const float factor[2], float zero[2]) {
+    const int t = lane_of() & 3, odd = t & 1, upper = t & 2;
 #pragma unroll
-    for (int r = 0; r < 16; r += DOWN, to += step) {
-        const uint4 a = shared_load128(from + (line + r) * 128 + ((chunk % 8 ^ (line + r & 7)) << 4));
-        if (r >= n) break;
-        if (whole) {
-            *(uint4 *)to = a;
-            continue;
+    for (int r = 0; r < 2; r++) {
+        uint16_t *to = (uint16_t *)p->out.data + row_at(w, &p->out, i + 8 * r) + 8 * t;
+        const int exists = i + 8 * r < w->seq.rows;
+#pragma unroll
+        for (int j = 0; j < N_O / 4; j += 4) {
+            uint32_t x[4];
+#pragma unroll
+            for (int y = 0; y < 4; y++) {
+                const float a = o[4 * (j + y) + 2 * r] * factor[r], b = o[4 * (j + y) + 2 * r + 1] * factor[r];
+                x[y] = pack16(TYPE, a, b);
+                zero[r] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[r]));
+            }
+            const uint32_t a = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1),
+                           b = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+            /* pairs t & ~1 and t | 1 of block odd, and of block 2 + odd */
+            const uint32_t low[2] = {odd ? a : x[0], odd ? x[1] : a}, high[2] = {odd ? b : x[2], odd ? x[3] : b};
+            const uint32_t e = __shfl_xor_sync(~0u, upper ? low[0] : high[0], 2),
+                           f = __shfl_xor_sync(~0u, upper ? low[1] : high[1], 2);
+            const uint4 whole = upper ? make_uint4(e, f, high[0], high[1]) : make_uint4(low[0], low[1], e, f);
+            const int left = p->in.dim_v - 8 * (j + t);
+            if (!exists || left <= 0) continue;
+            if (p->out.chunk == 16 && left >= 8) {
+                *(uint4 *)(to + 8 * j) = whole;
+                continue;
+            }
+            const uint32_t word[4] = {whole.x, whole.y, whole.z, whole.w};
+#pragma unroll
+            for (int y = 0; y < 8; y++)
+                if (y < left) to[8 * j + y] = (uint16_t)(word[y / 2] >> (y % 2 * 16));
         }
-        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
     }
 }
 
@@ -277,11 +423,10 @@ static __device__ __forceinline__ void store_rows_f32(const struct kp_sdpa_fwd *
     }
 }
 
-/* Divide, round and write the warpgroup's rows, through its rows of the Q tile. */
-static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, const struct work *w, struct state *c,
-                                              uint32_t tile) {
+/* Divide, round and write the warpgroup's rows of tile number q_tile. */
+static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, struct state *c, uint32_t q_tile) {
+    const struct work work = work_of(c, q_tile), *w = &work;
     const int i = w->row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
-    const int line = 64 * c->wg + 16 * warp_of() + (lane_of() & 15);
     float factor[2];
     float zero[2] = {0, 0}; /* NaN if a sum of the row is not finite */
 #pragma unroll
@@ -293,74 +438,81 @@ static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, const
                 if ((x >> 1 & 1) == r) c->o[x] = 0;
         }
     }
-    if (p->out.dtype == KP_F32) {
+    if (p->out.dtype == KP_F32)
         store_rows_f32(p, w, i, c->o, factor, zero);
-    } else {
-        named_sync(TILE_DONE + c->wg, 128); /* the products of all four warps have read Q */
-#pragma unroll
-        for (int j = 0; j < N_O / 8; j++) {
-            uint32_t x[4];
-#pragma unroll
-            for (int y = 0; y < 4; y++) {
-                const float a = c->o[8 * j + 2 * y] * factor[y & 1], b = c->o[8 * j + 2 * y + 1] * factor[y & 1];
-                x[y] = pack16(TYPE, a, b);
-                zero[y & 1] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[y & 1]));
-            }
-            const int chunk = 2 * j + (lane_of() >> 4);
-            store_matrix4(tile + chunk / 8 * Q_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
-        }
-        __syncwarp();
-        store_rows(p, w, c, tile);
-    }
+    else
+        store_rows(p, w, i, c->o, factor, zero);
     const uint32_t low = __ballot_sync(~0u, zero[0] != 0), high = __ballot_sync(~0u, zero[1] != 0);
     if (rare((int)(low | high)))
         mend_rows(p, w, w->row0 + 64 * c->wg + 16 * warp_of(), low, high, c->rows.m, factor, c->unit);
 }
 
-/* After the last product of a tile of rows, which had the latest tiles of Q and of the keys. */
-static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, struct state *c) {
-    const uint32_t q = (c->q_tile - 1) % Q_TILES;
-    const struct work w = work_of(c, c->q_tile - 1);
+/* V of the last key tile that the warpgroup's rows see has been read. */
+static __device__ __forceinline__ void end_values(struct state *c) {
     wgmma_hold(c->o, N_O);
-    arrive_warp(c, V_FREE + 8 * (c->tiles - 1 & 1));
-    finish(p, &w, c, c->shared + q * Q_BYTES);
-    async_fence();
-    arrive_warp(c, Q_FREE + 8 * q);
+    arrive_warp(c, V_FREE + 8 * (tiles_of(c) - 1 & 1));
+}
+
+/* No row of the warpgroup sees a key. */
+static __device__ __forceinline__ void no_keys(struct state *c) {
+    c->rows.m[0] = c->rows.m[1] = -INF, c->rows.l[0] = c->rows.l[1] = 0;
+#pragma unroll
+    for (int x = 0; x < N_O; x++) c->o[x] = 0;
+    arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
+}
+
+/* Key tiles of tile q_tile of rows that come after those that the warpgroup's rows see. */
+static __device__ __forceinline__ int tiles_left(const struct kp_sdpa_fwd *p, const struct state *c) {
+    const struct work w = work_of(c, q_tile_of(c));
+    return own_tiles(p, c, &w).first - w.first;
+}
+/* Do the warpgroup's rows see the first key tile? */
+static __device__ __forceinline__ int sees_first(const struct kp_sdpa_fwd *p, const struct state *c) {
+    const struct work w = work_of(c, q_tile_of(c));
+    return own_tiles(p, c, &w).end == w.first + w.n_tiles;
 }
 
 static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint32_t shared) {
     struct state c;
     float s[N_S];
     uint32_t pr[N_P];
-    c.shared = shared, c.tiles = c.q_tile = 0;
+    c.shared = shared, c.count = 0;
     c.wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
     c.unit = unit_of_softmax(p);
-    uint64_t q = take_queries(&c, 0);
+    take_queries(&c, 0);
     if (!has_work(&c, 0)) return;
     if (c.wg == GROUPS - 1) named_arrive(TURN, 256);
-    start_scores(s, q, take_keys(&c, 0));
-    end_scores(&c, s);
 #pragma unroll 1
-    for (;;) {
-        loop_keys(p, &c, s, pr);
-        const uint64_t v = take_values(&c, c.tiles - 1);
-        if (Q_TILES > 1) q = take_queries(&c, c.q_tile);
-        if (Q_TILES == 1 || !has_work(&c, c.q_tile)) {
-            start_values(c.o, pr, v);
+    do {
+        const uint64_t q = take_queries(&c, q_tile_of(&c));
+        int left = 0;
+        if (enter_rows(p, &c)) {
+            start_scores(s, q, take_keys(&c, tiles_of(&c)));
+            end_scores(&c, s);
+            for (;;) {
+                loop_keys(p, &c, s, pr);
+                left = tiles_left(p, &c);
+                next_rows(&c);
+                if (Q_TILES == 1 || left > 0 || !has_work(&c, q_tile_of(&c)) || !sees_first(p, &c)) break;
+                /* S of the next rows is formed under the work on those that are complete */
+                start_values(c.o, pr, take_values(&c, tiles_of(&c) - 1));
+                const uint64_t q = take_queries(&c, q_tile_of(&c)), k = take_keys(&c, tiles_of(&c));
+                start_scores(s, q, k);
+                wgmma_wait(1);
+                end_values(&c);
+                finish_rows(p, &c, q_tile_of(&c) - 1);
+                end_scores(&c, s);
+            }
+            start_values(c.o, pr, take_values(&c, tiles_of(&c) - 1));
             wgmma_wait(0);
-            finish_rows(p, &c);
-            if (Q_TILES == 1) q = take_queries(&c, c.q_tile);
-            if (!has_work(&c, c.q_tile)) break;
-            start_scores(s, q, take_keys(&c, c.tiles));
-        } else { /* S of the next rows is formed under the work on those that are complete */
-            const uint64_t k = take_keys(&c, c.tiles);
-            start_values(c.o, pr, v);
-            start_scores(s, q, k);
-            wgmma_wait(1);
-            finish_rows(p, &c);
+            end_values(&c);
+        } else {
+            no_keys(&c);
+            next_rows(&c);
         }
-        end_scores(&c, s);
-    }
+        finish_rows(p, &c, q_tile_of(&c) - 1);
+        skip_tiles(&c, left, left);
+    } while (has_work(&c, q_tile_of(&c)));
     if (c.wg == 0) named_sync(TURN, 256);
 }
 
@@ -369,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
         for (int x = 0; x < 2; x++) {
-            mbar_init(shared + Q_FULL + 8 * x, 1), mbar_init(shared + Q_FREE + 8 * x, 4 * GROUPS);
+            mbar_init(shared + Q_FULL + 8 * x, 1), mbar_init(shared + Q_FREE + 8 * x, 4 * GROUPS + 1);
             mbar_init(shared + K_FULL + 8 * x, 1), mbar_init(shared + K_FREE + 8 * x, 4 * GROUPS);
             mbar_init(shared + V_FULL + 8 * x, 1), mbar_init(shared + V_FREE + 8 * x, 4 * GROUPS);
         }
@@ -382,6 +534,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
             produce(&kp, shared);
         else if (threadIdx.x < CONSUMERS + 64)
             fill_empty(&kp);
+        else if (threadIdx.x == CONSUMERS + 64)
+            prefetch(&kp, shared);
     } else {
         registers_more<GROUPS == 3 ? 160 : 232>();
         consume(&kp.fwd, shared);

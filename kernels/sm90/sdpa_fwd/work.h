@@ -3,6 +3,9 @@
  * stand there; what a CTA works on: kernels/device/sdpa_tiles.h. */
 #ifndef ATTN_SM90_SDPA_FWD_WORK_H
 #define ATTN_SM90_SDPA_FWD_WORK_H
+#if CFG_GROUPS == 3
+#define ATTN_OFFSETS_AHEAD 1 /* the copying warp has 32 registers */
+#endif
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/shared.h"
@@ -11,6 +14,7 @@
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
 constexpr int GROUPS = CFG_GROUPS, KEYS = CFG_KEYS, Q_TILES = CFG_Q_TILES, SCORE_MOD = CFG_SCORE_MOD;
 constexpr int ROWS = 64 * GROUPS, CONSUMERS = 128 * GROUPS;
+constexpr int AHEAD = GROUPS < 3; /* exponentials first, their maximum after: three warpgroups lack the registers */
 constexpr int N_S = KEYS / 2, N_P = KEYS / 4, N_O = DIM_V / 2; /* registers of a thread: S, P, O */
 
 /* Slices of 64 columns: wgmma.h. */
@@ -20,9 +24,12 @@ constexpr int K_RING = Q_TILES * Q_BYTES, V_RING = K_RING + 2 * K_BYTES, BARRIER
 /* mbarriers, two of each */
 constexpr int Q_FULL = BARRIERS, Q_FREE = BARRIERS + 16, K_FULL = BARRIERS + 32, K_FREE = BARRIERS + 48,
               V_FULL = BARRIERS + 64, V_FREE = BARRIERS + 80;
-constexpr int WORK = BARRIERS + 128;                       /* struct work of each tile of Q, packed: keep_work */
-constexpr int TURN = 1, TILE_DONE = 4, VALUES_CLEARED = 7; /* named barriers; the first two have one a warpgroup */
-static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM_V <= DIM, "whole slices; the output takes the place of Q");
+constexpr int WORK = BARRIERS + 128, WORKS = 4; /* struct work of tile x of Q, packed (keep_work), at x % WORKS */
+constexpr int RANGES = WORK + 64 * WORKS;       /* of each compute warp: struct range */
+
+constexpr int NEXT_ROUND = BARRIERS + 96;   /* packed.h */
+constexpr int TURN = 1, VALUES_CLEARED = 4; /* named barriers; TURN has one a warpgroup */
+static_assert(DIM % 64 == 0 && DIM_V % 64 == 0, "whole slices");
 static_assert(KEYS % 16 == 0 && GROUPS <= 3 && Q_TILES <= 2, "products, barriers");
 
 /* They read the constants above. */

@@ -147,7 +147,8 @@ static void set_geometry(const struct shape *c, const attn_problem *p, struct kp
                   group = p->heads_q / p->heads_k, half = attn_cuda_blocks(row_tiles, 2);
     const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
     const int64_t section = even ? group : heads, last = (heads - 1) / section;
-    maps->pairs = !even && heads > FEW_HEADS;
+    const int packed = attn_core_has(p, ATTN_PACKED) && c->box == c->rows; /* sm90 counts pairs of packed tiles */
+    maps->pairs = (!even || packed) && heads > FEW_HEADS;
     maps->half_tiles = (int32_t)half;
     maps->by_half = attn_cuda_divisor(half);
     kp->items = heads * (maps->pairs ? half : row_tiles);
