@@ -7,7 +7,7 @@
 #include "kernels/device/block_scan.h"
 #include "kernels/sm90/sdpa_fwd/work.h"
 
-/* What the copying warp will look at next, kept in shared memory, since its registers are few: the round, and how far it
+/* What the copying warp looks at next, kept in shared memory, since its registers are few: the round, and how far it
  * has counted: a lane has one of the 32 sequences from b0 on, `pairs` pairs and the largest offset `most` come before
  * them. */
 struct packed_deal {

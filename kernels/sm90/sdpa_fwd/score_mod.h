@@ -27,8 +27,8 @@ static __device__ __forceinline__ float tanh_any(float x) {
  *
  *   tanh(a s) / a = s + s u q(u), u = s^2,    q of degree 2, whose largest relative error for tanh is least: 4.1e-8
  *
- * takes five instructions a product, and the test little more than one. The host refuses an `a` whose sixth power is no normal number
- * (src/cuda/dense/fwd_maps.c). */
+ * takes five instructions a product, and the test little more than one. The host refuses an `a` whose sixth power is no
+ * normal number (src/cuda/dense/fwd_maps.c). */
 static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, float s[N_S]) {
     constexpr float SMALL = 0.35f;
     const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;

@@ -107,7 +107,7 @@ static __device__ __forceinline__ int softmax_ahead(float s[N_S], const struct r
     return rows->m[0] == -INF || rows->m[1] == -INF || fmaxf(most[0], most[1]) > slack || sum[0] + sum[1] > 3e38f;
 }
 
-/* P and sums of softmax_ahead to the maxima that the tile has after all, which lie `most` (< 100) above those in use. */
+/* P and sums of softmax_ahead to the maxima that the tile has after all, `most` (at most FAR) above those in use. */
 static __device__ __forceinline__ void raise_after(float s[N_S], struct rows *rows, float sum[2], const float most[2],
                                                    float growth[2]) {
 #pragma unroll
