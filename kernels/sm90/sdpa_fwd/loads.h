@@ -63,8 +63,10 @@ static __device__ __forceinline__ void prefetch(const struct kp_sdpa_fwd_maps *m
 #pragma unroll 1
     for (uint32_t q_tile = 0;; q_tile++) {
         mbar_wait(shared + Q_FULL + 8 * (q_tile % Q_TILES), q_tile / Q_TILES & 1);
-        const struct source x = source_of(maps, shared + WORK + 64 * ((q_tile + 1) % WORKS));
-        if (x.n_tiles <= 0 || (int)shared_load32(shared + WORK + 64 * (q_tile % WORKS)) <= 0) return;
+        if ((int)shared_load32(shared + WORK + 64 * (q_tile % WORKS)) <= 0) return; /* a CTA without any work */
+        const uint32_t next = shared + WORK + 64 * ((q_tile + 1) % WORKS);
+        if ((int)shared_load32(next) <= 0) return;
+        const struct source x = source_of(maps, next);
         prefetch_tile(&maps->q, DIM, x.row, x.head, x.b);
         const int share = x.row / ROWS % x.n_tiles, last = x.n_tiles - 1;
         prefetch_tile(&maps->k, DIM, x.key + last * KEYS, x.head_k, x.b);
