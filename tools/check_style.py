@@ -12,6 +12,8 @@ import sys
 
 ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MAX_LINES = 600
+MAX_ENTRIES = 40  # of a folder, files and folders
+MANY_ENTRIES = {"kernels/variants"}  # a file a kernel
 LONG = {"include/attn.h"}  # the whole API on one page
 CODE = (".c", ".h", ".cu", ".cuh", ".cc", ".def")
 SCRIPT = (".sh", ".py", ".cmake")
@@ -140,6 +142,13 @@ def main():
             guard = re.search(r"^#ifndef (\w+)\n#define (\w+)\n", text, re.M)
             if not (guard and guard.group(1) == guard.group(2)) and "#pragma once" not in text:
                 say(1, "no include guard")
+    entries = {}
+    for path in files:
+        parts = path.split("/")
+        for i in range(1, len(parts)):
+            entries.setdefault("/".join(parts[:i]), set()).add(parts[i])
+    faults += [f"{folder}: {len(names)} entries, at most {MAX_ENTRIES}" for folder, names in sorted(entries.items())
+               if len(names) > MAX_ENTRIES and folder not in MANY_ENTRIES]
     for fault in faults:
         print(fault)
     print(f"style: {len(files)} files, {len(faults)} faults")

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Plants faults in a kernel's source, one at a time, and tells which of them the simulator reports on a problem.
 
-A table (tests/sim/mutants_*.txt) names the kernel, its source, defines, problem, environment and perhaps seeds, and the faults: a line
+A table (tests/sim/mutants/*.txt) names the kernel, its source, defines, problem, environment and perhaps seeds, and the faults: a line
 `@ what | verdict | file`, the text that is there (`-`, its first place) and the text in its place (`+`, or none). Each is compiled to PTX beside the build and run under the policy late
 with the first seed, random with the others (1, 2 and 3 if the table names none). Exit status 1 if a fault whose verdict is "caught" was not, the kernel fails as it is, or nothing ran:
 a row that refuses the problem, or a build without it (status 77 of attn check), reports nothing.
 
-usage: tools/mutate_source.py TABLE BUILD [number ..]     e.g. tests/sim/mutants_mla_bwd_sm100.txt build/release
+usage: tools/mutate_source.py TABLE BUILD [number ..]     e.g. tests/sim/mutants/mla_bwd_sm100.txt build/release
 """
 import os
 import pathlib
