@@ -2,6 +2,7 @@
  * Which groups of joined lists (docs/joined_lists.md) are joined and which are left apart, as lists in order of groups:
  * the launch that joins takes the ones, one that keeps queries apart the queries of the others, and where a launch has
  * nothing to do it ends at once. One CTA: a thread has some groups side by side. */
+#include "kernels/device/block_scan.h"
 #include "kernels/device/joined.h"
 #include "kernels/params/dist_joined.h"
 
@@ -10,19 +11,11 @@ constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32;
 static __device__ __forceinline__ int is_apart(const struct joined_group *g) { return g->words[KP_JOINED_FLAGS] & 1; }
 
 /* Sum over the threads before this one; *all: over all. */
-static __device__ __forceinline__ uint32_t sum_before(uint32_t *share, uint32_t own, uint32_t *all) {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t sum = own;
-#pragma unroll
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += other;
-    }
-    if (lane == 31) share[warp] = sum;
-    __syncthreads();
-    const uint32_t other = lane < WARPS ? share[lane] : 0;
-    *all = __reduce_add_sync(~0u, other);
-    return __reduce_add_sync(~0u, lane < warp ? other : 0) + sum - own;
+static __device__ __forceinline__ uint32_t sum_before(uint32_t (&share)[WARPS], uint32_t own, uint32_t *all) {
+    const uint32_t sum = sum_to_lane(own);
+    const struct warp_sums warps = sum_warps<WARPS>(sum, share);
+    *all = warps.all;
+    return warps.before + sum - own;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_joined_work p) {
