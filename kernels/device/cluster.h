@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What the CTAs of a cluster (sm_90) tell each other: rank, barrier of all, and the other CTA's shared memory. PTX ISA
- * 8.0, sections "mapa", "barrier.cluster", "mbarrier".
+ * 8.0, sections "mapa", "barrier.cluster", "mbarrier", "cp.async.bulk".
  *
  * A CTA must not write into another that has not started or that has ended: cluster_sync first and last. */
 #ifndef ATTN_DEVICE_CLUSTER_H
@@ -53,6 +53,19 @@ static __device__ __forceinline__ void cluster_store128(uint32_t at, uint4 x) {
 }
 static __device__ __forceinline__ void cluster_store32(uint32_t cells, uint32_t x) {
     asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(cells), "r"(x) : "memory");
+}
+/* An ordinary load from another CTA. */
+static __device__ __forceinline__ uint32_t cluster_load32(uint32_t address) {
+    uint32_t x;
+    asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return x;
+}
+/* `bytes` of this CTA's shared memory to another's, by the copy unit; its mbarrier at `bar` counts their arrival. */
+static __device__ __forceinline__ void cluster_copy(uint32_t to, uint32_t from, uint32_t bytes, uint32_t bar) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "r"(from), "r"(bytes), "r"(bar)
+        : "memory");
 }
 /* mbar_wait for a phase that another CTA completes, by cluster_arrive or cluster_send4. */
 static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Copies by tensor maps (TMA) into this CTA, and plain bulk copies, sm_90. One thread starts a copy; the mbarrier
- * counts the bytes as they arrive. Elements outside of the tensor become zeros and count as arrived. PTX ISA 8.0,
- * sections "cp.async.bulk.tensor" and "cp.async.bulk". */
+ * Copies by tensor maps (TMA) into this CTA or several of a cluster, and plain bulk copies, sm_90. One thread starts a
+ * copy; the mbarrier counts the bytes as they arrive. Elements outside of the tensor become zeros and count as arrived.
+ * PTX ISA 8.0, sections "cp.async.bulk.tensor" and "cp.async.bulk". */
 #ifndef ATTN_DEVICE_TENSOR_LOAD_H
 #define ATTN_DEVICE_TENSOR_LOAD_H
 #include "kernels/params/tensor_map.h"
@@ -12,6 +12,14 @@ static __device__ __forceinline__ void tensor_load4(uint32_t to, const struct kp
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+/* The same to the same address, and the same mbarrier, of each CTA whose bit of `ctas` is 1. */
+static __device__ __forceinline__ void tensor_multicast4(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
+                                                         int x, int y, int z, int w, uint16_t ctas) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "h"(ctas)
                  : "memory");
 }
 /* `bytes` in a row, a multiple of 16, from and to multiples of 16. */

@@ -33,6 +33,7 @@
  * Registers and figures: docs/kernels/sdpa_bwd_sm80.md. */
 #include "kernels/device/mma.h"
 #include "kernels/device/reduce.h"
+#include "kernels/device/turns.h"
 #include "kernels/sm80/sdpa_bwd_load.h"
 
 #include "kernels/sm80/sdpa_bwd_cells.h"
@@ -346,7 +347,6 @@ static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, 
                 for (int c = 0; c < 4; c++) reduce_add(to + (((n + y) * Q_M + x) * 4 + c) * 32, rQ[x][y][c]);
     }
     if (p->turns) {
-        settle();
         __syncthreads();
         if (threadIdx.x == 0) pass_turn(turn);
     }

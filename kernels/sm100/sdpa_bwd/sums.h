@@ -4,7 +4,7 @@
 #ifndef ATTN_SM100_SDPA_BWD_SUMS_H
 #define ATTN_SM100_SDPA_BWD_SUMS_H
 #include "kernels/device/reduce.h"
-#include "kernels/device/turn_passes.h"
+#include "kernels/device/turns.h"
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
 /* The warp's 32 queries: fragments of 16 queries and 8 columns, x[h][m] of queries 16 m.., columns 64 h... */
@@ -50,7 +50,7 @@ static __device__ __forceinline__ int part_of_dq(void) {
 static __device__ __forceinline__ void enter_turn(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
                                                   int32_t *turn) {
     const int first = max(s.i0 + w->off - p->in.window_left, 0) / KEYS;
-    if (threadIdx.x == 32 * WARP_SUMS) wait_passes(turn, CTAS * (w->key_tile - first));
+    if (threadIdx.x == 32 * WARP_SUMS) wait_turn(turn, CTAS * (w->key_tile - first));
     named_sync(SUMS, 128);
 }
 /* The fence of one thread after a barrier covers the sums of all. */

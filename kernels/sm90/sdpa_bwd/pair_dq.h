@@ -3,7 +3,7 @@
  * of both, and adds them to the sums in memory. */
 #ifndef ATTN_SM90_SDPA_BWD_PAIR_DQ_H
 #define ATTN_SM90_SDPA_BWD_PAIR_DQ_H
-#include "kernels/device/cluster_copy.h"
+#include "kernels/device/cluster.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/sm90/sdpa_bwd/cells.h"
 #include "kernels/sm90/sdpa_bwd/turns.h"

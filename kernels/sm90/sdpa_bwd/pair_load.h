@@ -3,7 +3,6 @@
 #ifndef ATTN_SM90_SDPA_BWD_PAIR_LOAD_H
 #define ATTN_SM90_SDPA_BWD_PAIR_LOAD_H
 #include "kernels/device/tensor_load.h"
-#include "kernels/device/tensor_multicast.h"
 #include "kernels/sm90/sdpa_bwd/work.h"
 
 static __device__ __forceinline__ int batch_of(const struct kp_sdpa_bwd *p, const struct work *w) {

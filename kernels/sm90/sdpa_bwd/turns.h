@@ -3,7 +3,7 @@
 #ifndef ATTN_SM90_SDPA_BWD_TURNS_H
 #define ATTN_SM90_SDPA_BWD_TURNS_H
 #include "kernels/device/reduce.h"
-#include "kernels/device/turn_passes.h"
+#include "kernels/device/turns.h"
 #include "kernels/sm90/sdpa_bwd/work.h"
 
 /* Where the sums of the step's dQ are: element (warp, n, lane, c) is accumulator 4 n + c of the lane. */
@@ -25,10 +25,7 @@ static __device__ __forceinline__ void await_turn(const struct kp_sdpa_bwd *p, u
         const int64_t row = (int64_t)place.x * p->stat_rows + w.stat0 + (int)place.y;
         int32_t *turn = (int32_t *)p->turns + row / ROWS;
         shared_store64(shared + TURN + 8 * (number & 1), (uint64_t)turn);
-        if (PAIR)
-            wait_passes(turn, 2 * (w.key_tile - first)); /* each CTA of a pair has its columns */
-        else
-            wait_turn(turn, w.key_tile - first);
+        wait_turn(turn, (PAIR ? 2 : 1) * (w.key_tile - first)); /* each CTA of a pair has its columns */
     }
     __syncwarp();
 }
@@ -37,7 +34,7 @@ static __device__ __forceinline__ void enter_turn(void) { named_sync(DQ, 128); }
 /* The sums of the warpgroup are seen before the next one's: the release of one thread after a barrier covers all. */
 static __device__ __forceinline__ void leave_turn(uint32_t shared, int number) {
     named_sync(DQ, 128);
-    if (threadIdx.x == PASSES_ON) release_turn((int32_t *)shared_load64(shared + TURN + 8 * (number & 1)));
+    if (threadIdx.x == PASSES_ON) pass_turn((int32_t *)shared_load64(shared + TURN + 8 * (number & 1)));
     __syncwarp();
 }
 #endif
