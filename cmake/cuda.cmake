@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # CUDA: decides whether it is built (ATTN_CUDA), compiles every line of kernels/variants/*.def (grammar in the README there)
-# into an image, and generates the C file that embeds the images and lists them as attn_cuda_variants[].
+# into an image, packs its PTX (attn_pack_ptx), and generates the C file that embeds the images and lists them as attn_cuda_variants[].
 # The host side needs no toolkit at run time: the driver is opened by dlopen.
 set(ATTN_CUDA AUTO CACHE STRING "GPU backend: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE ATTN_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -143,11 +143,11 @@ function(attn_cuda_variant def line index)
   if(NOT codes STREQUAL "-")
     set(gate COMMAND ${PROJECT_SOURCE_DIR}/tools/ptxas_gate.sh ${out}.ptxas.txt)
   endif()
-  add_custom_command(OUTPUT ${out}.fatbin ${out}.ptx ${out}.ptx.fatbin ${out}.ptxas.txt
+  add_custom_command(OUTPUT ${out}.fatbin ${out}.ptx ${out}.ptx.packed ${out}.ptxas.txt
                      COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh "${ATTN_CUDA_CACHE}" ${attn_nvcc_version} ${ATTN_NVCC}
-                             ${PROJECT_SOURCE_DIR} ${source} ${out} ${ptx} ${codes} ${attn_nvcc_flags} ${defines}
+                             $<TARGET_FILE:attn_pack_ptx> ${PROJECT_SOURCE_DIR} ${source} ${out} ${ptx} ${codes} ${attn_nvcc_flags} ${defines}
                      ${gate}
-                     DEPENDS ${source} ${attn_cuda_headers} ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh
+                     DEPENDS ${source} ${attn_cuda_headers} ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh attn_pack_ptx
                      COMMENT "Compiling device kernel ${name}" VERBATIM)
   set_property(GLOBAL APPEND PROPERTY attn_cuda_images ${out}.fatbin ${out}.ptx)
   set_property(GLOBAL APPEND_STRING PROPERTY attn_cuda_bytes "IMAGE(${index}, \"${out}\")\n")
@@ -162,6 +162,9 @@ function(attn_cuda_sources list_name)
   file(GLOB defs CONFIGURE_DEPENDS kernels/variants/*.def)
   file(GLOB_RECURSE attn_cuda_headers CONFIGURE_DEPENDS kernels/*.h kernels/*.cuh)
   attn_cuda_choose_code()
+  add_executable(attn_pack_ptx cmake/pack_ptx.c src/cuda/backend/unpack.c)
+  target_include_directories(attn_pack_ptx PRIVATE src)
+  target_link_libraries(attn_pack_ptx PRIVATE m)
   set(attn_nvcc_flags -O3 -std=c++17 -I${PROJECT_SOURCE_DIR})
   if(ATTN_WERROR)
     list(APPEND attn_nvcc_flags -Werror all-warnings)

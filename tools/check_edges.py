@@ -55,6 +55,7 @@ EDGES = {
     "tests/consumer": {"include"},
     "tests": {"any"},
     "tools": {"include"},
+    "cmake": {"src/cuda/backend"},  # programs of the build
 }
 # The simulator's rooms, ground floor first. A header includes headers of rooms before its own alone, so that what a room
 # declares never depends on the rooms above. Sources also call rooms above theirs: the pairs that do are listed, and the
@@ -96,6 +97,7 @@ SYSTEM = {
     "examples": C_STD | POSIX,
     "python": C_STD | POSIX | {"dlfcn.h"},
     "tools": C_STD | POSIX,
+    "cmake": C_STD,
 }
 
 
@@ -113,7 +115,7 @@ def resolve(path, name):
     room = room_of(path) or ""
     top = path.split("/", 1)[0]
     folders = [os.path.dirname(path), "include", room, top]
-    if top in ("src", "tests", "kernels"):
+    if top in ("src", "tests", "kernels", "cmake"):
         folders.append("src")
     if top == "tests":
         folders.append("cli")

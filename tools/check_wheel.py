@@ -18,11 +18,19 @@ import zipfile
 
 MOST_BYTES, OLDEST_GLIBC = 40_000_000, (2, 28)
 FATBIN, KIND_PTX, KIND_CODE = b"\x50\xed\x55\xba", 1, 2
+PACKED_PTX = b"attnptx\1"  # src/cuda/backend/unpack.h
 
 
 def images(data):
-    """Counter of (kind, architecture) of the entries of all fatbins in a library; under KIND_CODE alone, fatbins with code."""
+    """Counter of (kind, architecture) of the entries of all fatbins in a library; under KIND_CODE alone, fatbins with code.
+    Packed PTX, whose header does not name the architecture, counts under (KIND_PTX, 0)."""
     found = collections.Counter()
+    for match in re.finditer(re.escape(PACKED_PTX), data):
+        if match.start() + 24 > len(data):
+            continue
+        text, tokens, numbers, packed = struct.unpack_from("<IIII", data, match.end())
+        # not the magic itself in the code that reads it
+        found[KIND_PTX, 0] += 0 < tokens <= text < 1 << 26 and numbers < text and 0 < packed < tokens
     for match in re.finditer(re.escape(FATBIN), data):
         start = match.start()
         version, header, size = struct.unpack_from("<HHQ", data, start + 4)

@@ -2,18 +2,18 @@
 # SPDX-License-Identifier: MIT
 # Compiles one variant of a device kernel:
 #   OUT.ptx         PTX with the places in the CUDA sources, for reading
-#   OUT.ptx.fatbin  its instructions alone for the library, compressed
+#   OUT.ptx.packed  its instructions alone for the library, packed by PACK (cmake/pack_ptx.c)
 #   OUT.fatbin      machine code of each architecture; empty where none is asked for
 #   OUT.ptxas.txt   what ptxas said (tools/ptxas_budget.py reads it)
 # CACHE keeps results by compiler, flags and sources, and machine code by the PTX without places, so that an edit which
 # changes no instruction costs no machine code.
-# usage: compile_variant.sh CACHE VERSION NVCC ROOT SOURCE OUT COMPUTE SM,SM... FLAGS...   (SM -: no machine code)
+# usage: compile_variant.sh CACHE VERSION NVCC PACK ROOT SOURCE OUT COMPUTE SM,SM... FLAGS...   (SM -: no machine code)
 set -u
-cache=$1 version=$2 nvcc=$3 root=$4 source=$5 out=$6 compute=$7 codes=$8
-shift 8
+cache=$1 version=$2 nvcc=$3 pack=$4 root=$5 source=$6 out=$7 compute=$8 codes=$9
+shift 9
 flags=("$@")
 log=$out.ptxas.txt
-results=(fatbin ptx ptx.fatbin ptxas.txt)
+results=(fatbin ptx ptxas.txt)
 # A source and the headers that it includes, directly or not, as paths below the root. A header counts also where a
 # condition leaves it out. An include that is not below the root stops the build: its changes would not be seen.
 sources_of() {
@@ -56,21 +56,33 @@ keep() { # folder, files: the outputs become its files, all at once
 }
 fail() {
     cat "$log" >&2
-    rm -f "$out.bare.ptx" "${results[@]/#/$out.}"
+    rm -f "$out.bare.ptx" "$out.ptx.packed" "${results[@]/#/$out.}"
     exit 1
+}
+# The instructions alone, packed, into OUT.ptx.packed; kept by the PTX and by what packs it.
+pack_ptx() {
+    local kept=
+    bare "$out.ptx" >"$out.bare.ptx" || return 1
+    [ -z "$cache" ] || kept=$cache/packed/$(cd "$root" &&
+        cat cmake/pack_ptx.c src/cuda/backend/unpack.[ch] "$out.bare.ptx" | sha256sum | cut -c1-40)
+    if [ -z "$kept" ] || ! take "$kept" ptx.packed; then
+        "$pack" "$out.bare.ptx" "$out.ptx.packed" >>"$log" 2>&1 || return 1
+        [ -z "$kept" ] || keep "$kept" ptx.packed
+    fi
+    rm -f "$out.bare.ptx"
 }
 { # read whole before it runs: an edit meanwhile does no harm
 if [ -n "$cache" ]; then
     key=$(set -o pipefail; key_of) || { echo "a source that $source includes is missing" >&2; exit 1; }
-    take "$cache/$key" "${results[@]}" && exit 0
+    if take "$cache/$key" "${results[@]}"; then
+        pack_ptx || fail
+        exit 0
+    fi
 fi
-compress=(--compress-mode=size)
-case $version in 12.[0-3].*) compress=() ;; esac # before 12.4 there was one mode only
 "$nvcc" "${flags[@]}" -lineinfo -arch="$compute" -ptx -o "$out.ptx" "$source" >"$log" 2>&1 || fail
 warned=$(grep -c warning "$log")
 sed -E -i "/^[[:space:]]*\.file[[:space:]]/ { s|\"$root/|\"|; s|\"/.*/include/|\"|; s|(\"[^\"]*\").*|\1| }" "$out.ptx"
 bare "$out.ptx" >"$out.bare.ptx"
-"$nvcc" -fatbin "${compress[@]}" -gencode "arch=$compute,code=$compute" -o "$out.ptx.fatbin" "$out.bare.ptx" >>"$log" 2>&1 || fail
 [ "$codes" != - ] || : >"$out.fatbin" || fail
 machine=
 [ -z "$cache" ] || [ "$codes" = - ] || machine=$cache/machine/$({ echo "$version $compute $codes"; cat "$out.bare.ptx"; } | sha256sum | cut -c1-40)
@@ -80,7 +92,7 @@ if [ "$codes" != - ] && { [ -z "$machine" ] || ! take "$machine" fatbin ptxas.tx
     grep -E 'warning|C7[0-9]{3}' "$log" >&2
     [ -z "$machine" ] || keep "$machine" fatbin ptxas.txt
 fi
-rm -f "$out.bare.ptx"
+pack_ptx || fail
 # not if a source was edited meanwhile
 if [ -n "$cache" ] && [ "$warned" -eq 0 ] && [ "$key" = "$(key_of)" ]; then keep "$cache/$key" "${results[@]}"; fi
 exit 0

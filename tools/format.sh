@@ -8,7 +8,7 @@ if ! command -v clang-format >/dev/null 2>&1; then
     echo "clang-format is missing: apt-get install -y clang-format" >&2
     exit 1
 fi
-mapfile -t files < <(find include src cli bench tests tools examples kernels sim \( -name '*.c' -o -name '*.h' \) \
+mapfile -t files < <(find include src cli bench tests tools examples kernels sim cmake \( -name '*.c' -o -name '*.h' \) \
     -not -path include/attn.h 2>/dev/null | sort)
 if [ "${1:-}" = --check ]; then
     # Other versions lay out a few constructs differently; only this one is the measure.

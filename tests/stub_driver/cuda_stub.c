@@ -26,13 +26,14 @@ enum {
     CAPTURING = 900, /* not while a stream records a graph */
     UNKNOWN = 999
 };
+static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba};
 enum { MAX_DEVICES = 40, MAX_BLOCKS = 256, MAX_MODULES = 1024, DEPTH = 16, MAX_STREAMS = 64 };
 
 struct cu_context_object {
     int device;
 };
 struct cu_module_object {
-    const char *image;
+    char *text; /* a copy of the PTX, since the caller may free its own; NULL: machine code */
 };
 struct cu_stream_object {
     int live;
@@ -329,7 +330,8 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, c
     pthread_mutex_lock(&lock);
     *module =
         &modules[n_modules++ % MAX_MODULES]; /* handed out in turn: one that is not unloaded in a test is no leak */
-    (*module)->image = image;
+    free((*module)->text);
+    (*module)->text = memcmp(image, fatbin, sizeof fatbin) ? strdup(image) : NULL;
     memcpy(state.image, image, sizeof state.image);
     state.modules++;
     state.loads++;
@@ -339,16 +341,16 @@ cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, c
 cu_result cuModuleUnload(cu_module module) {
     ENTER(1);
     pthread_mutex_lock(&lock);
-    module->image = NULL;
+    free(module->text);
+    module->text = NULL;
     state.modules--;
     pthread_mutex_unlock(&lock);
     return CU_OK;
 }
 /* PTX names its entries; a fatbin is opaque and taken to have every symbol. */
 cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name) {
-    static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba};
     ENTER(1);
-    if (memcmp(module->image, fatbin, 4) && !strstr(module->image, name)) return cuda_stub_misuse(NOT_FOUND);
+    if (module->text && !strstr(module->text, name)) return cuda_stub_misuse(NOT_FOUND);
     pthread_mutex_lock(&lock);
     cu_function f = &functions[n_functions++ % MAX_MODULES];
     *f = (struct cu_function_object){.shared_limit = 48 << 10};

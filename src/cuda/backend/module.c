@@ -4,6 +4,7 @@
 #include "cuda/backend/state.h"
 
 #include "base/err.h"
+#include "cuda/backend/unpack.h"
 
 #include <string.h>
 
@@ -42,22 +43,47 @@ static int has_cubin(const struct attn_cuda_variant *v, const struct attn_cuda_l
     return 0;
 }
 
-/* The context is current. */
-static attn_status load_image(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_module *module) {
+/* The context is current. `what`: the kind of image, for errors. */
+static attn_status load_data(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, const void *data,
+                             const char *what, cu_module *module) {
     const struct attn_cuda_driver *drv = &d->state->driver;
-    const int ptx = d->state->image == ATTN_CUDA_IMAGE_PTX || !has_cubin(v, &d->limits);
-    if (ptx && d->state->image == ATTN_CUDA_IMAGE_CUBIN)
-        FAIL(ATTN_E_NO_DRIVER, "device", "%s: ATTN_CUDA_IMAGE is cubin, but this build has no machine code for sm_%d%d",
-             v->symbol, d->limits.major, d->limits.minor);
     char text[1024] = "";
     cu_jit_option options[] = {(cu_jit_option)CU_JIT_ERROR_TEXT, (cu_jit_option)CU_JIT_ERROR_BYTES};
     void *values[] = {text, (void *)(uintptr_t)(sizeof text - 1)};
-    cu_result r = drv->cuModuleLoadDataEx(module, ptx ? v->ptx : v->image, 2, options, values);
+    cu_result r = drv->cuModuleLoadDataEx(module, data, 2, options, values);
     if (!r) return ATTN_OK;
     text[strcspn(text, "\n")] = 0;
     return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuModuleLoadDataEx", "%s (%s) on cuda:%d, driver %d.%d%s%s",
-                          v->symbol, ptx ? "PTX" : "machine code", d->index, drv->version / 1000,
-                          drv->version % 1000 / 10, text[0] ? ": " : "", text);
+                          v->symbol, what, d->index, drv->version / 1000, drv->version % 1000 / 10, text[0] ? ": " : "",
+                          text);
+}
+
+/* Unpacks the PTX into memory of the context for as long as the driver reads it. */
+static attn_status load_ptx(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_module *module) {
+    const size_t packed_bytes = (size_t)(v->ptx_end - v->ptx);
+    size_t scratch_bytes = 0;
+    const size_t text_bytes = attn_cuda_ptx_bytes(v->ptx, packed_bytes, &scratch_bytes);
+    if (!text_bytes) FAIL(ATTN_E_INTERNAL, "device", "%s: the library holds no PTX that it can unpack", v->symbol);
+    struct attn_mem *mem = &d->state->ctx->mem;
+    unsigned char *memory = attn_base_alloc(mem, scratch_bytes + text_bytes + 1, 64);
+    if (!memory) return ATTN_E_MEMORY;
+    char *text = (char *)memory + scratch_bytes;
+    attn_status status = ATTN_OK;
+    if (attn_cuda_ptx_unpack(v->ptx, packed_bytes, memory, text))
+        status = attn_base_fail(ATTN_E_INTERNAL, "device", 0, 0, "%s: its PTX in the library is damaged", v->symbol);
+    else
+        status = load_data(d, v, text, "PTX", module);
+    attn_base_free(mem, memory, scratch_bytes + text_bytes + 1);
+    return status;
+}
+
+static attn_status load_image(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_module *module) {
+    if (d->state->image != ATTN_CUDA_IMAGE_PTX && has_cubin(v, &d->limits))
+        return load_data(d, v, v->image, "machine code", module);
+    if (d->state->image == ATTN_CUDA_IMAGE_CUBIN)
+        FAIL(ATTN_E_NO_DRIVER, "device", "%s: ATTN_CUDA_IMAGE is cubin, but this build has no machine code for sm_%d%d",
+             v->symbol, d->limits.major, d->limits.minor);
+    return load_ptx(d, v, module);
 }
 
 static attn_status load(struct attn_cuda_device *d, const struct attn_cuda_variant *v, struct attn_cuda_loaded *l) {
