@@ -114,7 +114,7 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t address
     const struct sim_block *b = sim_memory_find(address);
     char other[400];
     tell_actor(q, was, other, sizeof other);
-    const unsigned long long offset = b ? address - b->at : 0, number = b ? b->number : 0;
+    const unsigned long long offset = b ? address - b->address : 0, number = b ? b->number : 0;
     const int is_other = !sim_deed_of(ACTOR(was)) || sim_deed_of(ACTOR(was)) != q->deed;
     if (!q->w) {
         const struct sim_deed *d = sim_deed_of(ACTOR(was));
@@ -144,7 +144,8 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t address
 /* ---- words ---- */
 
 static struct sim_page *page_of(const struct sim_block *b, uint64_t address) {
-    struct sim_page **slot = &b->pages[(address - b->at) >> PAGE_SHIFT], *p = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+    struct sim_page **slot = &b->pages[(address - b->address) >> PAGE_SHIFT],
+                    *p = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
     if (__builtin_expect(p != NULL, 1)) return p;
     struct sim_page *fresh = calloc(1, sizeof *fresh);
     if (!fresh) abort();
@@ -332,7 +333,7 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
 /* Lanes that go to many lines wait for all of them at once. */
 static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t address[SIM_LANES]) {
     EACH_OF(m) {
-        const uint64_t from = address[l] - b->at;
+        const uint64_t from = address[l] - b->address;
         if (from >= b->bytes) continue;
         __builtin_prefetch((const void *)(uintptr_t)address[l]);
         const struct sim_page *p = __atomic_load_n(&b->pages[from >> PAGE_SHIFT], __ATOMIC_ACQUIRE);
@@ -356,7 +357,7 @@ void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
         uint32_t next = l + 1, size = n; /* lanes up to `next` go to the same bytes, or to those that follow */
         left &= left - 1;
         if (!n) continue;
-        if (!b || address[l] - b->at >= b->bytes) b = sim_block_of(w->cta->cluster->worker, address[l], n);
+        if (!b || address[l] - b->address >= b->bytes) b = sim_block_of(w->cta->cluster->worker, address[l], n);
         if (!b) continue;
         q.run_at = address[l], q.run_bytes = 0;
         if ((address[l] | n) & 3) {
@@ -369,7 +370,7 @@ void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
             left &= left - 1, next++;
         if (next == l + 1) {
             while (left >> (next & 31) & 1 && address[next] == address[l] + size && address[next] < end &&
-                   address[next] - b->at < b->bytes && (!bytes || bytes[next] == n))
+                   address[next] - b->address < b->bytes && (!bytes || bytes[next] == n))
                 left &= left - 1, next++, size += n;
             q.run_bytes = n;
         }

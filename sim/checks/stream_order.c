@@ -19,12 +19,12 @@ struct sim_stamp sim_host_stamp;
 
 void sim_stamp_join(struct sim_stamp *into, const struct sim_stamp *from) {
     for (int i = 0; i < SIM_SLOTS; i++)
-        if (from->at[i] > into->at[i]) into->at[i] = from->at[i];
+        if (from->number[i] > into->number[i]) into->number[i] = from->number[i];
 }
 void sim_when_next(struct sim_when *when, uint32_t slot, struct sim_stamp *now) {
     when->known = 1;
     when->slot = slot;
-    when->number = now->at[slot] = ++next_number[slot];
+    when->number = now->number[slot] = ++next_number[slot];
 }
 
 struct sim_deed *sim_deed_begin(const struct sim_deed *what, uint64_t n, const struct sim_when *when) {
@@ -74,12 +74,12 @@ const struct sim_deed *sim_deed_of(uint32_t actor) {
 }
 int sim_is_after(const struct sim_stamp *stamp, uint32_t actor) {
     const struct sim_deed *d = sim_deed_of(actor);
-    return !d || d->number <= stamp->at[d->slot];
+    return !d || d->number <= stamp->number[d->slot];
 }
 uint32_t sim_calm_from(const struct sim_stamp *stamp, uint32_t first) {
     uint32_t n = atomic_load(&n_deeds), from = first;
     while (n && deeds[n - 1].first >= first) n--;
-    for (uint32_t i = 0; i < SEARCHED && n && deeds[n - 1].number <= stamp->at[deeds[n - 1].slot]; i++)
+    for (uint32_t i = 0; i < SEARCHED && n && deeds[n - 1].number <= stamp->number[deeds[n - 1].slot]; i++)
         from = deeds[--n].first;
     return n ? from : 1;
 }

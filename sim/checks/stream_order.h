@@ -11,7 +11,7 @@
  */
 enum { SIM_SLOTS = 64, SIM_STREAM_SLOTS = 48 };
 struct sim_stamp {
-    uint32_t at[SIM_SLOTS];
+    uint32_t number[SIM_SLOTS];
 };
 struct sim_when { /* of a task, told when it is queued */
     uint32_t slot, number;

@@ -87,12 +87,12 @@ uint32_t sim_constant(struct sim_decoder *d, enum sim_constant_kind kind, uint64
     uint32_t h = (uint32_t)(value * UINT64_C(0x9e3779b97f4a7c15) >> 40) % d->constant_room;
     for (; d->constant_hash[h]; h = (h + 1) % d->constant_room) {
         const struct sim_constant *c = &p->constants[d->constant_hash[h] - 1];
-        if (c->value == value && c->kind == kind && c->wide == wide) return c->at;
+        if (c->value == value && c->kind == kind && c->wide == wide) return c->word;
     }
     d->constant_hash[h] = ++p->n_constants;
     p->constants[p->n_constants - 1] =
         (struct sim_constant){kind, (uint8_t)wide, new_words(d, wide ? 2 * SIM_LANES : SIM_LANES), value};
-    return p->constants[p->n_constants - 1].at;
+    return p->constants[p->n_constants - 1].word;
 }
 
 unsigned sim_bits(const struct sim_decoder *d, const struct ptx_operand *o) {
@@ -128,12 +128,12 @@ uint32_t sim_source(struct sim_decoder *d, const struct ptx_operand *o, unsigned
         return sim_constant(d, SIM_VALUE, value, wide);
     case PTX_VARIABLE:
         if (o->var->space == PTX_SHARED) {
-            uint64_t address = (o->var->dynamic ? d->kernel->dynamic_at : o->var->at) + o->value;
+            uint64_t address = (o->var->dynamic ? d->kernel->dynamic_at : o->var->address) + o->value;
             return sim_constant(d, SIM_SHARED_ADDRESS, address + SIM_SHARED_BASE, wide);
         }
         if (!wide && o->var->space != PTX_LOCAL && o->var->space != PTX_PARAM)
             sim_refuse(d, "the address of %s in 32 bits", o->var->name);
-        return sim_constant(d, SIM_VALUE, o->var->at + o->value, wide);
+        return sim_constant(d, SIM_VALUE, o->var->address + o->value, wide);
     case PTX_SPECIAL: {
         int special = sim_special_of(o->text);
         if (special < 0) sim_refuse(d, "special register %s", o->text);

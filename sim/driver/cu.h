@@ -103,7 +103,7 @@ struct sim_context {
 struct sim_module {
     struct ptx_module *ptx;
     struct sim_function *functions;
-    int placed; /* variables have memory, at ptx->vars[i]->at */
+    int placed; /* variables have memory, at ptx->vars[i]->address */
 };
 struct sim_function {
     struct sim_module *module;

@@ -11,9 +11,9 @@
 enum { FOUND = 0, NOT_FOUND = 1 };
 
 static void *own_symbol(const char *name) {
-    Dl_info here;
-    if (!dladdr((const void *)&own_symbol, &here)) return NULL;
-    void *self = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD), *symbol = NULL;
+    Dl_info own_library;
+    if (!dladdr((const void *)&own_symbol, &own_library)) return NULL;
+    void *self = dlopen(own_library.dli_fname, RTLD_NOW | RTLD_NOLOAD), *symbol = NULL;
     if (self) {
         symbol = dlsym(self, name);
         dlclose(self);

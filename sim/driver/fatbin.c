@@ -23,14 +23,14 @@ static int lz4(const unsigned char *in, size_t n, unsigned char *out, size_t roo
     while (in < end) {
         unsigned token = *in++;
         size_t literals = token >> 4, copied = token & 15, back;
-        for (unsigned more = 255; literals >= 15 && more == 255 && in < end;) literals += more = *in++;
+        for (unsigned part = 255; literals >= 15 && part == 255 && in < end;) literals += part = *in++;
         if (literals > (size_t)(end - in) || literals > room - place) return -1;
         memcpy(out + place, in, literals);
         place += literals, in += literals;
         if (in == end) break; /* the last run has no copy */
         if (end - in < 2) return -1;
         back = in[0] | (size_t)in[1] << 8, in += 2;
-        for (unsigned more = 255; copied >= 15 && more == 255 && in < end;) copied += more = *in++;
+        for (unsigned part = 255; copied >= 15 && part == 255 && in < end;) copied += part = *in++;
         copied += 4;
         if (!back || back > place || copied > room - place) return -1;
         for (; copied; copied--, place++) out[place] = out[place - back]; /* the two may overlap */

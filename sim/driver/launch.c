@@ -185,7 +185,7 @@ static int make_call(const struct cu_launch *c, struct sim_function *f, void **p
     call->dynamic_bytes = c->shared_bytes;
     call->shared_bytes = c->shared_bytes ? k->dynamic_at + c->shared_bytes : k->shared_bytes;
     for (uint32_t i = 0; i < k->n_params && !r; i++)
-        memcpy(call->params + k->params[i].at, params[i], (size_t)k->params[i].bytes);
+        memcpy(call->params + k->params[i].address, params[i], (size_t)k->params[i].bytes);
     if (r)
         free(call);
     else
@@ -237,12 +237,16 @@ SIM_API cuLaunchKernelEx(const struct cu_launch *c, struct sim_function *f, void
     ENTER_CONTEXT
     return launch(context, c, f, params, extra);
 }
-SIM_API cuLaunchKernel(struct sim_function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                       unsigned bz, unsigned shared_bytes, void *stream, void **params, void **extra);
-SIM_API cuLaunchKernel(struct sim_function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                       unsigned bz, unsigned shared_bytes, void *stream, void **params, void **extra) {
+SIM_API cuLaunchKernel(struct sim_function *f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                       unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **params,
+                       void **extra);
+SIM_API cuLaunchKernel(struct sim_function *f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                       unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream, void **params,
+                       void **extra) {
     ENTER_CONTEXT
-    const struct cu_launch c = {
-        .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes, .stream = stream};
+    const struct cu_launch c = {.grid = {grid_x, grid_y, grid_z},
+                                .block = {block_x, block_y, block_z},
+                                .shared_bytes = shared_bytes,
+                                .stream = stream};
     return launch(context, &c, f, params, extra);
 }

@@ -8,7 +8,7 @@
     struct sim_context *context = NULL;                                                                                \
     int r_ = sim_enter(__func__, &context);                                                                            \
     if (r_) return r_;
-#define AT(address) ((void *)(uintptr_t)(address))
+#define MEMORY(address) ((void *)(uintptr_t)(address))
 
 SIM_API cuMemAlloc_v2(uint64_t *address, size_t bytes);
 SIM_API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
@@ -54,47 +54,49 @@ static int move(struct sim_context *context, void *stream, int waits, void *to, 
 SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
 SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
     ENTER_CONTEXT
-    return move(context, NULL, 1, AT(to), from, bytes, to, to);
+    return move(context, NULL, 1, MEMORY(to), from, bytes, to, to);
 }
 SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
 SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
     ENTER_CONTEXT
-    return move(context, NULL, 1, to, AT(from), bytes, from, from);
+    return move(context, NULL, 1, to, MEMORY(from), bytes, from, from);
 }
 SIM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes);
 SIM_API cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) {
     ENTER_CONTEXT
-    return move(context, NULL, 1, AT(to), AT(from), bytes, to, from);
+    return move(context, NULL, 1, MEMORY(to), MEMORY(from), bytes, to, from);
 }
 SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes);
 SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes) {
     ENTER_CONTEXT
-    return move(context, NULL, 1, AT(to), AT(from), bytes, to, from);
+    return move(context, NULL, 1, MEMORY(to), MEMORY(from), bytes, to, from);
 }
 SIM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream);
 SIM_API cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
     ENTER_CONTEXT
-    return move(context, stream, 0, AT(to), from, bytes, to, to);
+    return move(context, stream, 0, MEMORY(to), from, bytes, to, to);
 }
 SIM_API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream);
 SIM_API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
     ENTER_CONTEXT
-    return move(context, stream, 0, to, AT(from), bytes, from, from);
+    return move(context, stream, 0, to, MEMORY(from), bytes, from, from);
 }
 SIM_API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream);
 SIM_API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
     ENTER_CONTEXT
-    return move(context, stream, 0, AT(to), AT(from), bytes, to, from);
+    return move(context, stream, 0, MEMORY(to), MEMORY(from), bytes, to, from);
 }
 
 static int fill(struct sim_context *context, void *stream, uint64_t to, uint32_t value, uint32_t element, size_t n) {
     if (to % element) return R_INVALID_VALUE;
     if (!n) return R_SUCCESS;
     if (n > SIZE_MAX / element || !sim_memory_holds(to, n * element)) return R_INVALID_VALUE;
-    return sim_task_add(
-        (uintptr_t)stream < 4 ? NULL : stream,
-        (struct sim_task){
-            .kind = SIM_TASK_FILL, .context = context, .to = AT(to), .bytes = n, .value = value, .element = element});
+    return sim_task_add((uintptr_t)stream < 4 ? NULL : stream, (struct sim_task){.kind = SIM_TASK_FILL,
+                                                                                 .context = context,
+                                                                                 .to = MEMORY(to),
+                                                                                 .bytes = n,
+                                                                                 .value = value,
+                                                                                 .element = element});
 }
 SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void *stream);
 SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void *stream) {

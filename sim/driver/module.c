@@ -24,7 +24,7 @@ static void release(struct sim_module *m) {
         free(f);
     }
     for (uint32_t i = 0; m->placed && i < m->ptx->n_vars; i++)
-        if (in_memory(m->ptx->vars[i])) sim_memory_free(m->ptx->vars[i]->at);
+        if (in_memory(m->ptx->vars[i])) sim_memory_free(m->ptx->vars[i]->address);
     ptx_free(m->ptx);
     free(m);
 }
@@ -34,11 +34,11 @@ static int place_variables(struct sim_module *m, int device) {
     for (uint32_t i = 0; i < m->ptx->n_vars; i++) {
         struct ptx_var *v = m->ptx->vars[i];
         if (!in_memory(v)) continue;
-        if (!(v->at = sim_memory_alloc(device, (size_t)v->bytes))) return R_OUT_OF_MEMORY;
+        if (!(v->address = sim_memory_alloc(device, (size_t)v->bytes))) return R_OUT_OF_MEMORY;
         if (v->data)
-            memcpy((void *)(uintptr_t)v->at, v->data, (size_t)v->bytes);
+            memcpy((void *)(uintptr_t)v->address, v->data, (size_t)v->bytes);
         else
-            memset((void *)(uintptr_t)v->at, 0, (size_t)v->bytes);
+            memset((void *)(uintptr_t)v->address, 0, (size_t)v->bytes);
     }
     return R_SUCCESS;
 }
@@ -144,7 +144,7 @@ SIM_API cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct sim_module
     for (uint32_t i = 0; i < module->ptx->n_vars; i++) {
         const struct ptx_var *v = module->ptx->vars[i];
         if (!in_memory(v) || strcmp(v->name, name)) continue;
-        if (address) *address = v->at;
+        if (address) *address = v->address;
         if (bytes) *bytes = (size_t)v->bytes;
         return R_SUCCESS;
     }

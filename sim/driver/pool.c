@@ -20,33 +20,34 @@ static struct sim_pool by_default[N_POOLS];
     if (r_) return r_;
 static struct sim_stream *find_stream(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
 
-SIM_API cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream);
-SIM_API cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream) {
+SIM_API cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream);
+SIM_API cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) {
     ENTER_CONTEXT
     struct sim_stream *s = find_stream(stream);
-    if (!at || !bytes) return R_INVALID_VALUE;
+    if (!address || !bytes) return R_INVALID_VALUE;
     if (s && s->capture.graph) return R_NOT_SUPPORTED;
     if (bytes > sim_profile()->bytes - sim_memory_used(context->device)) return R_OUT_OF_MEMORY;
-    *at = sim_memory_alloc(context->device, bytes);
-    if (!*at) return R_OUT_OF_MEMORY;
+    *address = sim_memory_alloc(context->device, bytes);
+    if (!*address) return R_OUT_OF_MEMORY;
     return sim_task_add(
-        s, (struct sim_task){.kind = SIM_TASK_ALLOC, .context = context, .to = (void *)(uintptr_t)*at, .bytes = bytes});
+        s, (struct sim_task){
+               .kind = SIM_TASK_ALLOC, .context = context, .to = (void *)(uintptr_t)*address, .bytes = bytes});
 }
-SIM_API cuMemFreeAsync(uint64_t at, void *stream);
-SIM_API cuMemFreeAsync(uint64_t at, void *stream) {
+SIM_API cuMemFreeAsync(uint64_t address, void *stream);
+SIM_API cuMemFreeAsync(uint64_t address, void *stream) {
     ENTER_CONTEXT
     struct sim_stream *s = find_stream(stream);
-    const struct sim_block *b = sim_memory_find(at);
+    const struct sim_block *b = sim_memory_find(address);
     if (s && s->capture.graph) return R_NOT_SUPPORTED;
-    if (!b || b->freed || b->at != at) return R_INVALID_VALUE;
+    if (!b || b->freed || b->address != address) return R_INVALID_VALUE;
     return sim_task_add(
-        s,
-        (struct sim_task){.kind = SIM_TASK_FREE, .context = context, .to = (void *)(uintptr_t)at, .bytes = b->bytes});
+        s, (struct sim_task){
+               .kind = SIM_TASK_FREE, .context = context, .to = (void *)(uintptr_t)address, .bytes = b->bytes});
 }
-SIM_API cuMemAllocFromPoolAsync(uint64_t *at, size_t bytes, struct sim_pool *pool, void *stream);
-SIM_API cuMemAllocFromPoolAsync(uint64_t *at, size_t bytes, struct sim_pool *pool, void *stream) {
+SIM_API cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, struct sim_pool *pool, void *stream);
+SIM_API cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, struct sim_pool *pool, void *stream) {
     ENTER_CONTEXT
-    return pool ? cuMemAllocAsync(at, bytes, stream) : R_INVALID_VALUE;
+    return pool ? cuMemAllocAsync(address, bytes, stream) : R_INVALID_VALUE;
 }
 
 SIM_API cuDeviceGetDefaultMemPool(struct sim_pool **pool, int device);

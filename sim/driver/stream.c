@@ -167,8 +167,8 @@ static void add_launches(struct batch *b, struct sim_stream *s) {
         uint32_t behind = 0;
         for (uint32_t i = 0; i < b->n; i++) {
             const struct sim_when *w = &b->tasks[i].when;
-            if (mine->before.at[w->slot] >= w->number || w->before.at[mine->slot] >= mine->number) return;
-            if (mine->after.at[w->slot] >= w->number) behind = i + 1;
+            if (mine->before.number[w->slot] >= w->number || w->before.number[mine->slot] >= mine->number) return;
+            if (mine->after.number[w->slot] >= w->number) behind = i + 1;
         }
         b->behind[b->n] = behind;
         b->streams[b->n] = s;

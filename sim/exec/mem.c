@@ -205,7 +205,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
     if (in->exec == load && in->z && in->space != PTX_LOCAL && in->space != PTX_PARAM) in->exec = load_poll;
     if (in->order & SIM_STRONG && in->count == 1) in->order |= SIM_SYNC_OBJECT;
     if (in->space == PTX_PARAM && !is_store && a->reg == PTX_NO_REG) {
-        uint64_t from = (a->var ? a->var->at : 0) + a->value, end = from + (uint64_t)in->bytes * in->count;
+        uint64_t from = (a->var ? a->var->address : 0) + a->value, end = from + (uint64_t)in->bytes * in->count;
         if (end > d->kernel->param_bytes)
             sim_refuse(d, "reads to byte %u of %u of the parameters", (unsigned)end, d->kernel->param_bytes);
         in->imm = (int64_t)from;

@@ -20,9 +20,9 @@ static uint64_t variable(const struct sim_warp *w, uint32_t lane, uint32_t place
 /* A text in memory that ends in a 0, or NULL. */
 static const char *find_text(uint64_t address) {
     const struct sim_block *b = sim_memory_find(address);
-    if (!b || b->freed || address - b->at >= b->bytes) return NULL;
+    if (!b || b->freed || address - b->address >= b->bytes) return NULL;
     const char *text = (const char *)(uintptr_t)address;
-    return memchr(text, 0, (size_t)(b->bytes - (address - b->at))) ? text : NULL;
+    return memchr(text, 0, (size_t)(b->bytes - (address - b->address))) ? text : NULL;
 }
 
 /* ---- vprintf ---- */
@@ -176,7 +176,7 @@ static void read_variables(struct sim_decoder *d, struct sim_ins *in, uint32_t n
         if (o->kind != PTX_VARIABLE || o->var->space != PTX_LOCAL)
             sim_refuse(d, "operand %u is no variable of a call", i);
         else
-            in->o[i] = (uint32_t)o->var->at;
+            in->o[i] = (uint32_t)o->var->address;
     }
 }
 SIM_DECODER(print) {

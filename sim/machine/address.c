@@ -63,10 +63,10 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
 const struct sim_block *sim_block_of(struct sim_worker *k, uint64_t address, uint64_t bytes) {
     for (uint32_t i = 0; i < SIM_RECENT; i++) {
         const struct sim_block *b = k->recent[i];
-        if (b && address - b->at < b->bytes && bytes <= b->bytes - (address - b->at)) return b;
+        if (b && address - b->address < b->bytes && bytes <= b->bytes - (address - b->address)) return b;
     }
     const struct sim_block *b = sim_memory_find(address);
-    if (!b || b->freed || address - b->at >= b->bytes || bytes > b->bytes - (address - b->at)) return NULL;
+    if (!b || b->freed || address - b->address >= b->bytes || bytes > b->bytes - (address - b->address)) return NULL;
     k->recent[k->next_recent++ % SIM_RECENT] = b;
     return b;
 }
@@ -79,16 +79,16 @@ int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, u
     if (!b)
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "%s %" PRIu64 " bytes at 0x%" PRIx64 ", which is no device memory",
                  does, bytes, address);
-    else if (b->freed && address - b->at < b->bytes)
+    else if (b->freed && address - b->address < b->bytes)
         sim_find(w, in, 1u << lane, SIM_F_FREED,
                  "%s %" PRIu64 " bytes at offset %" PRIu64 " of allocation %" PRIu64 " (%" PRIu64
                  " bytes), which was freed",
-                 does, bytes, address - b->at, b->number, b->bytes);
+                 does, bytes, address - b->address, b->number, b->bytes);
     else
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS,
                  "%s %" PRIu64 " bytes at 0x%" PRIx64 ", offset %" PRIu64 " of allocation %" PRIu64 " of %" PRIu64
                  " bytes",
-                 does, bytes, address, address - b->at, b->number, b->bytes);
+                 does, bytes, address, address - b->address, b->number, b->bytes);
     return -1;
 }
 

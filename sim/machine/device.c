@@ -39,13 +39,13 @@ static uint8_t *range, *top;
 static size_t used[64];
 
 static struct sim_block *block(uint64_t i) { return &chunks[i / CHUNK][i % CHUNK]; }
-static size_t pages(uint64_t at, size_t bytes) {
-    return (size_t)((at + bytes + PAGE - 1) / PAGE * PAGE - at / PAGE * PAGE);
+static size_t pages(uint64_t address, size_t bytes) {
+    return (size_t)((address + bytes + PAGE - 1) / PAGE * PAGE - address / PAGE * PAGE);
 }
 
 uint64_t sim_memory_alloc(int device, size_t bytes) { return sim_memory_alloc_kind(device, bytes, SIM_DEVICE_MEMORY); }
 uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind kind) {
-    uint64_t at = 0;
+    uint64_t address = 0;
     pthread_rwlock_wrlock(&lock);
     if (!range) {
         void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -62,8 +62,8 @@ uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind ki
         if (!mprotect(p, whole, PROT_READ | PROT_WRITE)) {
             memset(p, 0xff, bytes <= (size_t)256 << 20 ? bytes : 0);
             top = p + whole;
-            at = (uint64_t)(uintptr_t)p;
-            *block(n_blocks) = (struct sim_block){at, bytes, device, 0, (uint8_t)kind, n_blocks, records};
+            address = (uint64_t)(uintptr_t)p;
+            *block(n_blocks) = (struct sim_block){address, bytes, device, 0, (uint8_t)kind, n_blocks, records};
             n_blocks++, n_live++;
             if (kind != SIM_PINNED_MEMORY) used[device & 63] += bytes;
         } else {
@@ -71,14 +71,14 @@ uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind ki
         }
     }
     pthread_rwlock_unlock(&lock);
-    return at;
+    return address;
 }
 
-static const struct sim_block *search(uint64_t at) {
+static const struct sim_block *search(uint64_t address) {
     uint64_t low = 0, high = n_blocks;
     while (low < high) {
         uint64_t middle = (low + high) / 2;
-        if (block(middle)->at <= at)
+        if (block(middle)->address <= address)
             low = middle + 1;
         else
             high = middle;
@@ -86,13 +86,13 @@ static const struct sim_block *search(uint64_t at) {
     return low ? block(low - 1) : NULL;
 }
 
-int sim_memory_free(uint64_t at) {
+int sim_memory_free(uint64_t address) {
     int r = -1;
     pthread_rwlock_wrlock(&lock);
-    struct sim_block *b = (struct sim_block *)(uintptr_t)search(at);
-    if (b && b->at == at && !b->freed) {
-        size_t n = pages(at, b->bytes);
-        void *p = (void *)(uintptr_t)at;
+    struct sim_block *b = (struct sim_block *)(uintptr_t)search(address);
+    if (b && b->address == address && !b->freed) {
+        size_t n = pages(address, b->bytes);
+        void *p = (void *)(uintptr_t)address;
         b->freed = 1;
         n_live--;
         if (b->kind != SIM_PINNED_MEMORY) used[b->device & 63] -= b->bytes;
@@ -115,7 +115,7 @@ static struct registered *registered; /* those no longer registered stay: worker
 
 static struct registered *search_registered(uint64_t address) {
     struct registered *r = registered;
-    while (r && (r->block.freed || address - r->block.at >= r->block.bytes)) r = r->next;
+    while (r && (r->block.freed || address - r->block.address >= r->block.bytes)) r = r->next;
     return r;
 }
 int sim_memory_register(int device, uint64_t address, size_t bytes) {
@@ -124,7 +124,7 @@ int sim_memory_register(int device, uint64_t address, size_t bytes) {
     const uint64_t start = (uintptr_t)range, end = (uintptr_t)range + (range ? RANGE : 0);
     int taken = !bytes || (address < end && address + bytes > start);
     for (struct registered *o = registered; o && !taken; o = o->next)
-        taken = !o->block.freed && address < o->block.at + o->block.bytes && o->block.at < address + bytes;
+        taken = !o->block.freed && address < o->block.address + o->block.bytes && o->block.address < address + bytes;
     if (!taken && (r = calloc(1, sizeof *r)) != NULL) {
         struct sim_page **records = calloc(bytes / PAGE + 1, sizeof *records);
         if (!records) abort();
@@ -137,7 +137,7 @@ int sim_memory_register(int device, uint64_t address, size_t bytes) {
 int sim_memory_unregister(uint64_t address) {
     pthread_rwlock_wrlock(&lock);
     struct registered *r = search_registered(address);
-    const int found = r && r->block.at == address;
+    const int found = r && r->block.address == address;
     if (found) {
         r->block.freed = 1;
         sim_pages_free(r->block.pages, r->block.bytes);
@@ -148,16 +148,16 @@ int sim_memory_unregister(uint64_t address) {
     return found ? 0 : -1;
 }
 
-const struct sim_block *sim_memory_find(uint64_t at) {
+const struct sim_block *sim_memory_find(uint64_t address) {
     pthread_rwlock_rdlock(&lock);
-    const struct registered *r = registered && at - (uintptr_t)range >= RANGE ? search_registered(at) : NULL;
-    const struct sim_block *b = r ? &r->block : search(at);
+    const struct registered *r = registered && address - (uintptr_t)range >= RANGE ? search_registered(address) : NULL;
+    const struct sim_block *b = r ? &r->block : search(address);
     pthread_rwlock_unlock(&lock);
     return b;
 }
-int sim_memory_holds(uint64_t at, size_t bytes) {
-    const struct sim_block *b = sim_memory_find(at);
-    return b && !b->freed && at - b->at <= b->bytes && bytes <= b->bytes - (at - b->at);
+int sim_memory_holds(uint64_t address, size_t bytes) {
+    const struct sim_block *b = sim_memory_find(address);
+    return b && !b->freed && address - b->address <= b->bytes && bytes <= b->bytes - (address - b->address);
 }
 void sim_memory_forget(void) {
     pthread_rwlock_wrlock(&lock);

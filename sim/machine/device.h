@@ -17,7 +17,7 @@ const struct sim_profile *sim_profile_find(const char *word); /* "h100"; NULL if
 
 enum sim_memory_kind { SIM_DEVICE_MEMORY, SIM_PINNED_MEMORY, SIM_MANAGED_MEMORY, SIM_REGISTERED_MEMORY };
 struct sim_block {
-    uint64_t at, bytes;
+    uint64_t address, bytes;
     int device;
     uint8_t freed, kind;
     uint64_t number;         /* of the allocation */
@@ -26,16 +26,16 @@ struct sim_block {
 /* 0 = no memory. Contents are a NaN pattern. */
 uint64_t sim_memory_alloc(int device, size_t bytes);
 uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind kind);
-int sim_memory_free(uint64_t at); /* 0, or -1: no live block begins there */
+int sim_memory_free(uint64_t address); /* 0, or -1: no live block begins there */
 /* Memory of the host as a block that kernels may use: 0, or -1: some of it is one. And no longer: 0, or -1. */
 int sim_memory_register(int device, uint64_t address, size_t bytes);
 int sim_memory_unregister(uint64_t address);
 /* The block that holds the address or, if none does, the last one that begins before it; NULL if there is none. */
-const struct sim_block *sim_memory_find(uint64_t at);
-/* 1 if [at, at + bytes) lies in one live block. */
-int sim_memory_holds(uint64_t at, size_t bytes);
+const struct sim_block *sim_memory_find(uint64_t address);
+/* 1 if [address, address + bytes) lies in one live block. */
+int sim_memory_holds(uint64_t address, size_t bytes);
 size_t sim_memory_used(int device);
 uint64_t sim_memory_live(void);                             /* blocks not freed */
 void sim_memory_forget(void);                               /* drops all records of accesses */
-void sim_pages_free(struct sim_page **pages, size_t bytes); /* global.c: of a block of so many bytes */
+void sim_pages_free(struct sim_page **pages, size_t bytes); /* global.c: of a block of that many bytes */
 #endif

@@ -48,7 +48,7 @@ struct sim_ins {
     uint8_t sync, order;               /* order: strength, acquire, release of an access of global memory (global.h) */
     uint16_t place;                    /* number in program->places; 0: none left, or no access of global memory */
     uint32_t statement;                /* in the kernel's text */
-    uint16_t n_moved;        /* of a mov: the first so many that it touches are targets, see checks/wgmma_hazards.c */
+    uint16_t n_moved;                  /* of a mov: its first n_moved registers are targets (checks/wgmma_hazards.c) */
     uint32_t touch, n_touch; /* registers of asynchronous products that it touches: program->touched[touch ..] */
 };
 
@@ -56,7 +56,7 @@ enum sim_constant_kind { SIM_VALUE, SIM_SHARED_ADDRESS, SIM_SPECIAL };
 struct sim_constant {
     enum sim_constant_kind kind;
     uint8_t wide;
-    uint32_t at; /* word offset */
+    uint32_t word; /* offset in words */
     uint64_t value;
 };
 

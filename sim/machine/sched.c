@@ -65,9 +65,9 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
             if (q->kind == SIM_SHARED_ADDRESS) v += (uint64_t)rank << SIM_RANK_SHIFT;
             EACH_LANE {
                 if (q->wide)
-                    W64(q->at)[l] = v;
+                    W64(q->word)[l] = v;
                 else
-                    W32(q->at)[l] = (uint32_t)v;
+                    W32(q->word)[l] = (uint32_t)v;
             }
         }
     }
@@ -167,7 +167,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             if (w->local) memset(w->local, 0xfb, (size_t)p->kernel->local_bytes * SIM_LANES);
             for (uint32_t q = 0; q < p->n_constants; q++)
                 if (p->constants[q].kind == SIM_SPECIAL)
-                    sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].at);
+                    sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].word);
         }
     }
     if (c->hopper) sim_hopper_start(c, k->clock_base);

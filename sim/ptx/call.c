@@ -16,8 +16,8 @@ struct ptx_function {
 
 static const char *word(struct ptx_parser *x) {
     if (x->token.kind != PTX_T_WORD)
-        ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.at);
-    const char *name = ptx_word(x->module, x->token.at, x->failed ? 0 : x->token.n);
+        ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.text);
+    const char *name = ptx_word(x->module, x->token.text, x->failed ? 0 : x->token.n);
     ptx_advance(x);
     return name;
 }
@@ -26,8 +26,8 @@ static void names(struct ptx_parser *x, struct ptx_function *f) {
     while (!x->failed && !ptx_accept(x, ")")) {
         const char *name = NULL;
         while (!x->failed && x->token.kind != PTX_T_END && !ptx_is(&x->token, ",") && !ptx_is(&x->token, ")")) {
-            if (x->token.kind == PTX_T_WORD && x->token.at[0] != '.')
-                name = ptx_word(x->module, x->token.at, x->token.n);
+            if (x->token.kind == PTX_T_WORD && x->token.text[0] != '.')
+                name = ptx_word(x->module, x->token.text, x->token.n);
             ptx_advance(x);
         }
         if (!name || f->n == MOST)
@@ -44,8 +44,8 @@ void ptx_read_function(struct ptx_parser *x) { /* behind .func */
     f->n_results = f->n;
     f->name = word(x);
     if (ptx_accept(x, "(")) names(x, f);
-    while (x->token.kind == PTX_T_WORD && x->token.at[0] == '.') ptx_advance(x); /* .noreturn and the like */
-    if (ptx_accept(x, ";")) return;                                              /* a declaration */
+    while (x->token.kind == PTX_T_WORD && x->token.text[0] == '.') ptx_advance(x); /* .noreturn and the like */
+    if (ptx_accept(x, ";")) return;                                                /* a declaration */
     if (!ptx_is(&x->token, "{")) ptx_fail(x, x->token.line, "the body of %s expected", f->name);
     f->body = x->lexer;
     for (int depth = 0; x->token.kind != PTX_T_END;) {

@@ -11,15 +11,16 @@ static int word_char(int c) { return isalnum(c) || c == '_' || c == '$' || c == 
 
 static void skip(struct ptx_lexer *x) {
     for (;;) {
-        if (*x->at == '\n') {
-            x->line++, x->at++;
-        } else if (isspace((unsigned char)*x->at)) {
-            x->at++;
-        } else if (x->at[0] == '/' && x->at[1] == '/') {
-            while (*x->at && *x->at != '\n') x->at++;
-        } else if (x->at[0] == '/' && x->at[1] == '*') {
-            for (x->at += 2; *x->at && !(x->at[0] == '*' && x->at[1] == '/'); x->at++) x->line += *x->at == '\n';
-            if (*x->at) x->at += 2;
+        if (*x->next == '\n') {
+            x->line++, x->next++;
+        } else if (isspace((unsigned char)*x->next)) {
+            x->next++;
+        } else if (x->next[0] == '/' && x->next[1] == '/') {
+            while (*x->next && *x->next != '\n') x->next++;
+        } else if (x->next[0] == '/' && x->next[1] == '*') {
+            for (x->next += 2; *x->next && !(x->next[0] == '*' && x->next[1] == '/'); x->next++)
+                x->line += *x->next == '\n';
+            if (*x->next) x->next += 2;
         } else {
             return;
         }
@@ -28,8 +29,8 @@ static void skip(struct ptx_lexer *x) {
 
 void ptx_next(struct ptx_lexer *x, struct ptx_token *t) {
     skip(x);
-    t->at = x->at, t->line = x->line, t->n = 0;
-    const char *p = x->at;
+    t->text = x->next, t->line = x->line, t->n = 0;
+    const char *p = x->next;
     if (!*p) {
         t->kind = PTX_T_END;
         return;
@@ -42,30 +43,30 @@ void ptx_next(struct ptx_lexer *x, struct ptx_token *t) {
     } else if (isdigit((unsigned char)*p)) {
         t->kind = PTX_T_NUMBER;
         while (isalnum((unsigned char)*p) || *p == '.' ||
-               ((*p == '+' || *p == '-') && (p[-1] == 'e' || p[-1] == 'E') && x->at[1] != 'x' && x->at[1] != 'f' &&
-                x->at[1] != 'd'))
+               ((*p == '+' || *p == '-') && (p[-1] == 'e' || p[-1] == 'E') && x->next[1] != 'x' && x->next[1] != 'f' &&
+                x->next[1] != 'd'))
             p++;
     } else if (word_char((unsigned char)*p)) {
         t->kind = PTX_T_WORD;
         while (word_char((unsigned char)*p) || (p[0] == ':' && p[1] == ':' && word_char((unsigned char)p[2])) ||
-               (p[0] == ':' && p[-1] == ':' && p != x->at))
+               (p[0] == ':' && p[-1] == ':' && p != x->next))
             p++;
     } else {
         t->kind = PTX_T_PUNCT;
         p++;
     }
-    t->n = (uint32_t)(p - x->at);
-    x->at = p;
+    t->n = (uint32_t)(p - x->next);
+    x->next = p;
 }
 
 int ptx_is(const struct ptx_token *t, const char *text) {
-    return t->kind != PTX_T_END && strlen(text) == t->n && !memcmp(t->at, text, t->n);
+    return t->kind != PTX_T_END && strlen(text) == t->n && !memcmp(t->text, text, t->n);
 }
 
 int ptx_number(const struct ptx_token *t, enum ptx_kind *kind, uint64_t *value) {
     char text[64], *end;
     if (t->kind != PTX_T_NUMBER || t->n >= sizeof text) return -1;
-    memcpy(text, t->at, t->n);
+    memcpy(text, t->text, t->n);
     text[t->n] = 0;
     if (text[0] == '0' && (text[1] == 'f' || text[1] == 'F' || text[1] == 'd' || text[1] == 'D')) {
         int single = text[1] == 'f' || text[1] == 'F';

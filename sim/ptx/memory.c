@@ -23,14 +23,14 @@ void *ptx_alloc(struct ptx_module *m, size_t bytes) {
         b->next = m->memory;
         m->memory = b;
     }
-    void *at = b->bytes + b->used;
+    void *memory = b->bytes + b->used;
     b->used += bytes;
-    return at;
+    return memory;
 }
 
-char *ptx_word(struct ptx_module *m, const char *at, size_t n) {
+char *ptx_word(struct ptx_module *m, const char *text, size_t n) {
     char *word = ptx_alloc(m, n + 1);
-    memcpy(word, at, n);
+    memcpy(word, text, n);
     return word;
 }
 

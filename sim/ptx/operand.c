@@ -11,16 +11,16 @@ static void read_operand(struct ptx_parser *x, struct ptx_operand *out);
 /* The first register that has the name, and how many do. */
 static uint32_t find_registers(const struct ptx_parser *x, const struct ptx_token *t, uint32_t *reg) {
     size_t digits = t->n;
-    while (digits && t->at[digits - 1] >= '0' && t->at[digits - 1] <= '9') digits--;
+    while (digits && t->text[digits - 1] >= '0' && t->text[digits - 1] <= '9') digits--;
     for (const struct ptx_scope *s = x->scope; s; s = s->parent)
         for (const struct ptx_family *f = s->families; f; f = f->next) {
             if (!f->numbered) {
-                if (f->length == t->n && !memcmp(f->name, t->at, t->n)) {
+                if (f->length == t->n && !memcmp(f->name, t->text, t->n)) {
                     *reg = f->base;
                     return f->vector;
                 }
-            } else if (digits < t->n && f->length == digits && !memcmp(f->name, t->at, digits)) {
-                unsigned long i = strtoul(t->at + digits, NULL, 10);
+            } else if (digits < t->n && f->length == digits && !memcmp(f->name, t->text, digits)) {
+                unsigned long i = strtoul(t->text + digits, NULL, 10);
                 if (i < f->count) {
                     *reg = f->base + (uint32_t)i * f->vector;
                     return f->vector;
@@ -45,7 +45,7 @@ static int find_register(struct ptx_parser *x, const struct ptx_token *t, struct
         *out = (struct ptx_operand){.kind = PTX_VECTOR, .reg = PTX_NO_REG, .first = ptx_pool(x, list, n), .n = n};
         return 1;
     }
-    const char *element = t->n > 2 && t->at[t->n - 2] == '.' ? strchr(elements, t->at[t->n - 1]) : NULL;
+    const char *element = t->n > 2 && t->text[t->n - 2] == '.' ? strchr(elements, t->text[t->n - 1]) : NULL;
     const uint32_t which = element ? (uint32_t)(element - elements) % 4 : 0;
     whole.n = t->n - 2;
     if (!element || (n = find_registers(x, &whole, &out->reg)) < 2 || which >= n) {
@@ -60,7 +60,7 @@ static int find_register(struct ptx_parser *x, const struct ptx_token *t, struct
 static struct ptx_var *find_variable(const struct ptx_parser *x, const struct ptx_token *t) {
     for (const struct ptx_scope *s = x->scope; s; s = s->parent)
         for (const struct ptx_scope_var *v = s->vars; v; v = v->next)
-            if (strlen(v->var->name) == t->n && !memcmp(v->var->name, t->at, t->n)) return v->var;
+            if (strlen(v->var->name) == t->n && !memcmp(v->var->name, t->text, t->n)) return v->var;
     return NULL;
 }
 
@@ -122,7 +122,7 @@ static void address(struct ptx_parser *x, struct ptx_operand *out) { /* after '[
 static void name(struct ptx_parser *x, struct ptx_operand *out) {
     struct ptx_token t = x->token;
     ptx_advance(x);
-    if (t.n == 1 && t.at[0] == '_') {
+    if (t.n == 1 && t.text[0] == '_') {
         out->kind = PTX_SINK;
         return;
     }
@@ -135,13 +135,13 @@ static void name(struct ptx_parser *x, struct ptx_operand *out) {
         }
         return;
     }
-    if (t.n == 7 && !memcmp(t.at, "WARP_SZ", 7)) { /* PTX ISA: the one constant with a name */
+    if (t.n == 7 && !memcmp(t.text, "WARP_SZ", 7)) { /* PTX ISA: the one constant with a name */
         out->kind = PTX_INT;
         out->value = 32;
         return;
     }
-    out->text = ptx_word(x->module, t.at, t.n);
-    out->kind = t.at[0] == '%' ? PTX_SPECIAL : PTX_LABEL;
+    out->text = ptx_word(x->module, t.text, t.n);
+    out->kind = t.text[0] == '%' ? PTX_SPECIAL : PTX_LABEL;
     out->value = PTX_NO_REG;
     out->scope = x->scope->id;
 }
@@ -166,7 +166,7 @@ static void read_operand(struct ptx_parser *x, struct ptx_operand *out) {
     } else if (x->token.kind == PTX_T_NUMBER || ptx_is(&x->token, "-")) {
         int negative = ptx_accept(x, "-");
         if (ptx_number(&x->token, &out->kind, &out->value)) {
-            ptx_fail(x, x->token.line, "\"%.*s\" is no number", (int)x->token.n, x->token.at);
+            ptx_fail(x, x->token.line, "\"%.*s\" is no number", (int)x->token.n, x->token.text);
             return;
         }
         if (negative) {
@@ -179,7 +179,7 @@ static void read_operand(struct ptx_parser *x, struct ptx_operand *out) {
     } else if (x->token.kind == PTX_T_WORD) {
         name(x, out);
     } else {
-        ptx_fail(x, x->token.line, "an operand expected, not \"%.*s\"", (int)x->token.n, x->token.at);
+        ptx_fail(x, x->token.line, "an operand expected, not \"%.*s\"", (int)x->token.n, x->token.text);
     }
 }
 

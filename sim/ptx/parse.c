@@ -28,14 +28,14 @@ int ptx_accept(struct ptx_parser *x, const char *text) {
 }
 void ptx_expect(struct ptx_parser *x, const char *text) {
     if (!ptx_accept(x, text))
-        ptx_fail(x, x->token.line, "\"%s\" expected, not \"%.*s\"", text, (int)x->token.n, x->token.at);
+        ptx_fail(x, x->token.line, "\"%s\" expected, not \"%.*s\"", text, (int)x->token.n, x->token.text);
 }
 uint64_t ptx_integer(struct ptx_parser *x) {
     enum ptx_kind kind = PTX_INT;
     uint64_t value = 0;
     int negative = ptx_accept(x, "-");
     if (ptx_number(&x->token, &kind, &value) || kind != PTX_INT)
-        ptx_fail(x, x->token.line, "an integer expected, not \"%.*s\"", (int)x->token.n, x->token.at);
+        ptx_fail(x, x->token.line, "an integer expected, not \"%.*s\"", (int)x->token.n, x->token.text);
     ptx_advance(x);
     return negative ? 0 - value : value;
 }
@@ -43,8 +43,8 @@ static const char RETURN[] = "$return";
 
 static char *name_token(struct ptx_parser *x) {
     if (x->token.kind != PTX_T_WORD)
-        ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.at);
-    char *name = ptx_word(x->module, x->token.at, x->failed ? 0 : x->token.n);
+        ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.text);
+    char *name = ptx_word(x->module, x->token.text, x->failed ? 0 : x->token.n);
     ptx_advance(x);
     return name;
 }
@@ -52,7 +52,9 @@ static char *name_token(struct ptx_parser *x) {
 /* ---- variables ---- */
 
 enum { MOST_BYTES = 1 << 28, MOST_REGISTERS = 1 << 20 };
-static uint64_t more(uint64_t a, uint64_t b) { return b > MOST_BYTES || a * b > MOST_BYTES ? MOST_BYTES + 1 : a * b; }
+static uint64_t capped_product(uint64_t a, uint64_t b) {
+    return b > MOST_BYTES || a * b > MOST_BYTES ? MOST_BYTES + 1 : a * b;
+}
 
 /* .align 8 .b8 name[568] = {...} ; the words before have been read. Returns it with bytes set, not placed. */
 static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
@@ -60,7 +62,7 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     uint64_t count = 1, vector = 1;
     int dims = 0, open = 0;
     v->space = space;
-    while (x->token.kind == PTX_T_WORD && x->token.at[0] == '.') {
+    while (x->token.kind == PTX_T_WORD && x->token.text[0] == '.') {
         if (ptx_accept(x, ".align")) {
             v->align = (uint32_t)ptx_integer(x);
         } else if (ptx_accept(x, ".v2")) {
@@ -85,7 +87,7 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
         if (ptx_is(&x->token, "]"))
             open = 1;
         else
-            count = more(count, ptx_integer(x));
+            count = capped_product(count, ptx_integer(x));
         ptx_expect(x, "]");
     }
     if (count > MOST_BYTES || v->align > 65536 || (v->align & (v->align - 1)))
@@ -96,7 +98,7 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     if (!v->align) v->align = 1;
     if (ptx_accept(x, "=")) {
         unsigned each = ptx_type_bytes(v->type);
-        uint64_t at = 0;
+        uint64_t offset = 0;
         int depth = 0;
         v->data = ptx_alloc(x->module, v->bytes + 8); /* 8: a whole number may be stored at the last element */
         do {
@@ -112,18 +114,18 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
             }
             if (ptx_accept(x, ",")) continue;
             int negative = ptx_accept(x, "-");
-            if (ptx_number(&x->token, &kind, &value) || at + each > v->bytes)
+            if (ptx_number(&x->token, &kind, &value) || offset + each > v->bytes)
                 ptx_fail(x, x->token.line, "initial values of %s", v->name);
             ptx_advance(x);
             if (negative) value = 0 - value;
-            if (!x->failed) memcpy(v->data + at, &value, each);
-            at += each;
+            if (!x->failed) memcpy(v->data + offset, &value, each);
+            offset += each;
         } while (depth && !x->failed);
     }
     return v;
 }
 
-static uint64_t up(uint64_t at, uint64_t align) { return (at + align - 1) / align * align; }
+static uint64_t up(uint64_t offset, uint64_t align) { return (offset + align - 1) / align * align; }
 
 static void add_var(struct ptx_parser *x, struct ptx_var *v) {
     struct ptx_kernel *k = x->kernel;
@@ -134,8 +136,8 @@ static void add_var(struct ptx_parser *x, struct ptx_var *v) {
         k->vars = ptx_grow(x->module, k->vars, k->n_vars, sizeof *k->vars);
         k->vars[k->n_vars++] = v;
         if (v->space == PTX_LOCAL) {
-            v->at = up(k->local_bytes, v->align);
-            k->local_bytes = (uint32_t)(v->at + v->bytes);
+            v->address = up(k->local_bytes, v->align);
+            k->local_bytes = (uint32_t)(v->address + v->bytes);
         }
     } else {
         x->module->vars = ptx_grow(x->module, x->module->vars, x->module->n_vars, sizeof *x->module->vars);
@@ -185,26 +187,26 @@ static void registers(struct ptx_parser *x) {
  * .loc of its own, perhaps inlined, too; what is kept is the outermost. */
 static void location(struct ptx_parser *x) {
     uint32_t line = x->token.line;
-    struct ptx_place here = {0};
-    here.file = (uint32_t)ptx_integer(x);
-    here.line = (uint32_t)ptx_integer(x);
-    if (x->token.line == line && x->token.kind == PTX_T_NUMBER) here.column = (uint32_t)ptx_integer(x);
+    struct ptx_place place = {0};
+    place.file = (uint32_t)ptx_integer(x);
+    place.line = (uint32_t)ptx_integer(x);
+    if (x->token.line == line && x->token.kind == PTX_T_NUMBER) place.column = (uint32_t)ptx_integer(x);
     while (x->token.kind != PTX_T_END && x->token.line == line && !ptx_is(&x->token, "inlined_at")) ptx_advance(x);
     if (ptx_accept(x, "inlined_at")) {
-        uint32_t at[3] = {0};
-        for (int i = 0; i < 3; i++) at[i] = (uint32_t)ptx_integer(x);
-        here.call_file = at[0], here.call_line = at[1];
+        uint32_t site[3] = {0};
+        for (int i = 0; i < 3; i++) site[i] = (uint32_t)ptx_integer(x);
+        place.call_file = site[0], place.call_line = site[1];
         for (uint32_t i = x->n_places; i-- > 0;) {
             const struct ptx_place *p = &x->places[i];
-            if (p->file != at[0] || p->line != at[1] || p->column != at[2]) continue;
-            if (p->call_line) here.call_file = p->call_file, here.call_line = p->call_line;
+            if (p->file != site[0] || p->line != site[1] || p->column != site[2]) continue;
+            if (p->call_line) place.call_file = p->call_file, place.call_line = p->call_line;
             break;
         }
     }
     while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
-    x->file = here.file, x->source_line = here.line, x->call_file = here.call_file, x->call_line = here.call_line;
-    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof here);
-    x->places[x->n_places++] = here;
+    x->file = place.file, x->source_line = place.line, x->call_file = place.call_file, x->call_line = place.call_line;
+    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof place);
+    x->places[x->n_places++] = place;
 }
 
 /* ---- statements ---- */
@@ -255,7 +257,7 @@ static void statement(struct ptx_parser *x) {
         if (x->failed) return;
         ptx_read_operand(x, &list[s.n++]);
         if (!ptx_accept(x, ",") && !ptx_accept(x, "|") && !ptx_is(&x->token, ";"))
-            ptx_fail(x, x->token.line, "\"%.*s\" after an operand of %s", (int)x->token.n, x->token.at, s.opcode);
+            ptx_fail(x, x->token.line, "\"%.*s\" after an operand of %s", (int)x->token.n, x->token.text, s.opcode);
     }
     ptx_expect(x, ";");
     if (returns)
@@ -293,14 +295,14 @@ void ptx_read_body(struct ptx_parser *x) {
             ptx_advance(x);
             ptx_expect(x, ";");
         } else if (ptx_accept(x, ";")) {
-        } else if (x->token.kind == PTX_T_WORD && x->token.at[0] == '.') {
-            ptx_fail(x, x->token.line, "unknown directive %.*s", (int)x->token.n, x->token.at);
+        } else if (x->token.kind == PTX_T_WORD && x->token.text[0] == '.') {
+            ptx_fail(x, x->token.line, "unknown directive %.*s", (int)x->token.n, x->token.text);
         } else if (x->token.kind == PTX_T_WORD) {
             struct ptx_token name = x->token;
             struct ptx_lexer back = x->lexer;
             ptx_advance(x);
             if (ptx_accept(x, ":")) {
-                label(x, name.at, name.n);
+                label(x, name.text, name.n);
                 continue;
             }
             x->token = name;
@@ -317,7 +319,7 @@ void ptx_read_body(struct ptx_parser *x) {
 /* Shared variables of the module that a kernel names take room in it; the dynamic one starts behind them. */
 static void place_shared(struct ptx_parser *x) {
     struct ptx_kernel *k = x->kernel;
-    uint64_t at = 0, dynamic_align = 1;
+    uint64_t offset = 0, dynamic_align = 1;
     for (int of_kernel = 0; of_kernel < 2; of_kernel++) {
         uint32_t n = of_kernel ? k->n_vars : x->module->n_vars;
         struct ptx_var **vars = of_kernel ? k->vars : x->module->vars;
@@ -327,13 +329,13 @@ static void place_shared(struct ptx_parser *x) {
             if (v->dynamic) {
                 if (v->align > dynamic_align) dynamic_align = v->align;
             } else {
-                v->at = up(at, v->align);
-                at = v->at + v->bytes;
+                v->address = up(offset, v->align);
+                offset = v->address + v->bytes;
             }
         }
     }
-    k->shared_bytes = (uint32_t)at;
-    k->dynamic_at = (uint32_t)up(at, dynamic_align < 16 ? 16 : dynamic_align);
+    k->shared_bytes = (uint32_t)offset;
+    k->dynamic_at = (uint32_t)up(offset, dynamic_align < 16 ? 16 : dynamic_align);
 }
 
 static void triple(struct ptx_parser *x, uint32_t out[3]) {
@@ -359,7 +361,7 @@ static void refuse_kernel(struct ptx_parser *x, const struct ptx_lexer *body, st
 static void kernel(struct ptx_parser *x) {
     struct ptx_kernel *k = ptx_alloc(x->module, sizeof *k);
     struct ptx_scope *outer = x->scope;
-    uint64_t at = 0;
+    uint64_t offset = 0;
     k->line = x->token.line;
     k->name = name_token(x);
     x->kernel = k;
@@ -372,15 +374,15 @@ static void kernel(struct ptx_parser *x) {
         while (!x->failed && !ptx_accept(x, ")")) {
             ptx_expect(x, ".param");
             struct ptx_var *v = variable(x, PTX_PARAM);
-            at = up(at, v->align);
-            v->at = at;
-            at += v->bytes;
+            offset = up(offset, v->align);
+            v->address = offset;
+            offset += v->bytes;
             k->params = ptx_grow(x->module, k->params, k->n_params, sizeof *v);
             k->params[k->n_params++] = *v;
             ptx_accept(x, ",");
         }
     }
-    k->param_bytes = (uint32_t)at;
+    k->param_bytes = (uint32_t)offset;
     for (uint32_t i = 0; i < k->n_params; i++) { /* names, now that the array stays where it is */
         struct ptx_scope_var *s = ptx_alloc(x->module, sizeof *s);
         s->var = &k->params[i];
@@ -399,7 +401,7 @@ static void kernel(struct ptx_parser *x) {
         else if (ptx_accept(x, ".maxclusterrank"))
             ptx_integer(x);
         else if (!ptx_accept(x, ".explicitcluster") && !ptx_accept(x, ".noreturn"))
-            ptx_fail(x, x->token.line, "unknown directive %.*s of kernel %s", (int)x->token.n, x->token.at, k->name);
+            ptx_fail(x, x->token.line, "unknown directive %.*s of kernel %s", (int)x->token.n, x->token.text, k->name);
     }
     if (ptx_accept(x, ";")) { /* a declaration */
         x->scope = x->scope->parent;
@@ -435,20 +437,20 @@ static void file_name(struct ptx_parser *x) { /* .file 1 "name" [, time, size] *
         x->module->files[x->module->n_files++] = NULL;
     }
     if (x->token.kind == PTX_T_STRING && x->token.n >= 2 && n < x->module->n_files)
-        x->module->files[n] = ptx_word(x->module, x->token.at + 1, x->token.n - 2);
+        x->module->files[n] = ptx_word(x->module, x->token.text + 1, x->token.n - 2);
     while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
 }
 
 static void directive(struct ptx_parser *x) {
     if (ptx_accept(x, ".version")) {
         char *end = NULL;
-        long major = strtol(x->token.at, &end, 10), minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
+        long major = strtol(x->token.text, &end, 10), minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
         if (major < 1 || major > 99 || minor < 0 || minor > 99) ptx_fail(x, x->token.line, "version");
         x->module->version_major = (int)major;
         x->module->version_minor = (int)minor;
         ptx_advance(x);
     } else if (ptx_accept(x, ".target")) {
-        if (x->token.n > 3 && !strncmp(x->token.at, "sm_", 3)) x->module->target = atoi(x->token.at + 3);
+        if (x->token.n > 3 && !strncmp(x->token.text, "sm_", 3)) x->module->target = atoi(x->token.text + 3);
         uint32_t line = x->token.line;
         while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
     } else if (ptx_accept(x, ".address_size")) {
@@ -481,7 +483,7 @@ static void directive(struct ptx_parser *x) {
     } else if (ptx_accept(x, ".section")) {
         skip_block(x);
     } else {
-        ptx_fail(x, x->token.line, "unknown directive %.*s", (int)x->token.n, x->token.at);
+        ptx_fail(x, x->token.line, "unknown directive %.*s", (int)x->token.n, x->token.text);
     }
 }
 
@@ -493,7 +495,7 @@ struct ptx_module *ptx_parse(const char *text, char *error, size_t error_bytes) 
     x.module->text = malloc(n + 1);
     if (!x.module->text) abort();
     memcpy(x.module->text, text, n + 1);
-    x.lexer = (struct ptx_lexer){.at = x.module->text, .line = 1};
+    x.lexer = (struct ptx_lexer){.next = x.module->text, .line = 1};
     ptx_open_scope(&x);
     ptx_advance(&x);
     while (!x.failed && x.token.kind != PTX_T_END) directive(&x);

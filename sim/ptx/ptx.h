@@ -41,8 +41,8 @@ struct ptx_var {
     enum ptx_space space;
     enum ptx_type type;
     uint32_t align;
-    uint64_t bytes, at; /* at: offset in its space, or the device's address of a global variable */
-    uint8_t dynamic;    /* extern shared: begins where the static ones end */
+    uint64_t bytes, address; /* offset in its space, or the device's address of a global variable */
+    uint8_t dynamic;         /* extern shared: begins where the static ones end */
     unsigned char *data;
 };
 
@@ -120,11 +120,11 @@ void ptx_free(struct ptx_module *module);
 enum ptx_token_kind { PTX_T_END, PTX_T_WORD, PTX_T_NUMBER, PTX_T_STRING, PTX_T_PUNCT };
 struct ptx_token {
     enum ptx_token_kind kind;
-    const char *at;
+    const char *text;
     uint32_t n, line;
 };
 struct ptx_lexer {
-    const char *at;
+    const char *next;
     uint32_t line;
 };
 void ptx_next(struct ptx_lexer *lexer, struct ptx_token *token);
@@ -134,7 +134,7 @@ int ptx_number(const struct ptx_token *token, enum ptx_kind *kind, uint64_t *val
 
 /* ---- memory that lives as long as a module (memory.c) ---- */
 void *ptx_alloc(struct ptx_module *module, size_t bytes);
-char *ptx_word(struct ptx_module *module, const char *at, size_t n);
+char *ptx_word(struct ptx_module *module, const char *text, size_t n);
 /* Room for one more element of an array that doubles; the old one stays allocated until the module goes. */
 void *ptx_grow(struct ptx_module *module, void *array, uint32_t n, size_t size);
 #endif
