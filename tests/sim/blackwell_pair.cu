@@ -24,9 +24,9 @@ WORDS uint32_t rank_of(void) {
 WORDS void cluster_sync(void) {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-WORDS uint32_t in_first(uint32_t at) {
+WORDS uint32_t in_first(uint32_t address) {
     uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at));
+    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(address));
     return there;
 }
 WORDS void gather(uint32_t to, const tensor_map *map, uint32_t barrier, int column, int4 row) {

@@ -17,13 +17,13 @@ enum { A_AT = 0, B_AT = 32768, V_AT = 65536, BARRIERS = 81920, SLOT = 82048 };
 enum { FULL = 0, EMPTY = 16, V_FULL = 32, S_DONE = 40, P_THERE = 48, O_DONE = 56 };
 constexpr int TILE = 16384, O_COLUMN = 128;
 
-WORDS void load8(uint32_t x[8], uint32_t at) {
+WORDS void load8(uint32_t x[8], uint32_t address) {
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]), "=r"(x[4]), "=r"(x[5]), "=r"(x[6]), "=r"(x[7])
-                 : "r"(at));
+                 : "r"(address));
 }
-WORDS void store4(uint32_t at, const uint32_t x[4]) {
-    asm volatile("tcgen05.st.sync.aligned.32x32b.x4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+WORDS void store4(uint32_t address, const uint32_t x[4]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]),
                  "r"(x[3])
                  : "memory");
 }

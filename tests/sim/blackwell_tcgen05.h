@@ -22,9 +22,9 @@ WORDS void fetch(uint32_t to, const tensor_map *map, uint32_t barrier, int colum
                  : "memory");
 }
 /* 8 lines of 128 bytes a pattern; what is apart: patterns along the lines, and across them. */
-WORDS uint64_t desc(uint32_t at, uint32_t leading) {
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 46 |
-           (uint64_t)2 << 61;
+WORDS uint64_t desc(uint32_t address, uint32_t leading) {
+    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 46 | (uint64_t)2 << 61;
 }
 /* An instruction descriptor: bf16, sums in f32. */
 WORDS uint32_t shape_of(int m, int n, int n_major) {
@@ -58,17 +58,17 @@ template <int G> WORDS void alloc(uint32_t slot, uint32_t columns) {
 template <int G> WORDS void dealloc(uint32_t cells, uint32_t columns) {
     asm volatile("tcgen05.dealloc.cta_group::%2.sync.aligned.b32 %0, %1;" ::"r"(cells), "r"(columns), "n"(G));
 }
-WORDS void load16(uint32_t x[16], uint32_t at) {
+WORDS void load16(uint32_t x[16], uint32_t address) {
     asm volatile(
         "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
         "%15}, [%16];"
         : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]), "=r"(x[4]), "=r"(x[5]), "=r"(x[6]), "=r"(x[7]), "=r"(x[8]),
           "=r"(x[9]), "=r"(x[10]), "=r"(x[11]), "=r"(x[12]), "=r"(x[13]), "=r"(x[14]), "=r"(x[15])
-        : "r"(at));
+        : "r"(address));
 }
-WORDS void store8(uint32_t at, const uint32_t x[8]) {
-    asm volatile("tcgen05.st.sync.aligned.32x32b.x8.b32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8};" ::"r"(at), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7])
+WORDS void store8(uint32_t address, const uint32_t x[8]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x8.b32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8};" ::"r"(address),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7])
                  : "memory");
 }
 #endif

@@ -59,8 +59,8 @@ static __device__ __forceinline__ void give(const tensor_map *map, uint32_t from
 static __device__ __forceinline__ void give_wait(void) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-static __device__ __forceinline__ void store_matrices(uint32_t at, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(a), "r"(b), "r"(c),
+static __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
                  "r"(d)
                  : "memory");
 }
@@ -105,10 +105,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
         } else if (thread / 32 == 1) {
             const int lane = thread % 32;
             for (int n = 0; n < tiles; n++) {
-                const uint32_t st = n & 1, at = s + BIAS_AT + st * 256 + lane * 4;
+                const uint32_t st = n & 1, address = s + BIAS_AT + st * 256 + lane * 4;
                 if (n >= 2) mbar_wait(bar + (mutant == 26 ? EMPTY : BIAS_EMPTY) + 8 * st, (n / 2 & 1) ^ 1);
-                copy4(at, bias + n * 64 + lane);                                 // @26
-                copy4(at + 128, bias + n * 64 + 32 + lane);
+                copy4(address, bias + n * 64 + lane);                                 // @26
+                copy4(address + 128, bias + n * 64 + 32 + lane);
                 if (mutant == 21)
                     mbar_arrive(bar + BIAS_FULL + 8 * st);
                 else
@@ -143,8 +143,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
             float high[2] = {top[0], top[1]}, shrink[2];
             for (int j = 0; j < 8; j++)
                 for (int e = 0; e < 2; e++) {
-                    uint32_t at = s + BIAS_AT + st * 256 + (8 * j + 2 * (lane & 3) + e) * 4;
-                    float b = __uint_as_float(shared_load32(at)) * LOG2E;        // @21
+                    uint32_t address = s + BIAS_AT + st * 256 + (8 * j + 2 * (lane & 3) + e) * 4;
+                    float b = __uint_as_float(shared_load32(address)) * LOG2E;        // @21
                     for (int h = 0; h < 2; h++) {
                         float *y = &x[4 * j + 2 * h + e];
                         *y = *y * scale * LOG2E + b;                             // @9 @11

@@ -62,22 +62,22 @@ static inline int kernel_driver_open(struct kernel_driver *d, const char *path, 
         KERNEL_DRIVER_CALLS(ROW)
 #undef ROW
     };
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *at;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *call;
     if (!library) {
         snprintf(why, bytes, "the driver cannot be opened: %s", dlerror());
         return -1;
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!(at = dlsym(library, rows[i].symbol))) {
+        if (!(call = dlsym(library, rows[i].symbol))) {
             snprintf(why, bytes, "%s has no %s", path, rows[i].symbol);
             return -1;
         }
-        memcpy((char *)d + rows[i].offset, &at, sizeof at);
+        memcpy((char *)d + rows[i].offset, &call, sizeof call);
     }
-    at = dlsym(library, "attnsim_report");
-    memcpy(&d->report, &at, sizeof at);
-    at = dlsym(library, "attnsim_counts");
-    memcpy(&d->counts, &at, sizeof at);
+    call = dlsym(library, "attnsim_report");
+    memcpy(&d->report, &call, sizeof call);
+    call = dlsym(library, "attnsim_counts");
+    memcpy(&d->counts, &call, sizeof call);
     return 0;
 }
 #endif

@@ -37,8 +37,8 @@ void kernel_fill(uint16_t *to, size_t n, uint64_t seed) {
         to[i] = (uint16_t)((u + 0x8000) >> 16);
     }
 }
-int kernel_upload(uint64_t *at, const void *from, size_t bytes) {
-    return cu.alloc(at, bytes) || cu.up(*at, from, bytes);
+int kernel_upload(uint64_t *address, const void *from, size_t bytes) {
+    return cu.alloc(address, bytes) || cu.up(*address, from, bytes);
 }
 
 static int marked(const char *source, const char *mark, const char *text) {
@@ -48,8 +48,8 @@ static int marked(const char *source, const char *mark, const char *text) {
     int n = 0, found = 0;
     while (f && fgets(line, sizeof line, f)) {
         n++;
-        const char *at = strstr(line, "// @");
-        if (!at || !strstr(at, mark)) continue;
+        const char *comment = strstr(line, "// @");
+        if (!comment || !strstr(comment, mark)) continue;
         snprintf(place, sizeof place, "%s:%d)", base ? base + 1 : source, n);
         found |= strstr(text, place) != NULL;
     }

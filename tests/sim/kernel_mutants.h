@@ -33,5 +33,5 @@ int kernel_open_driver(const char *path); /* fills cu; 0, or -1 */
 float kernel_number(uint64_t *state);     /* -1 .. 1 */
 float kernel_wide(uint16_t bf16);
 void kernel_fill(uint16_t *bf16, size_t n, uint64_t seed);
-int kernel_upload(uint64_t *at, const void *from, size_t bytes);
+int kernel_upload(uint64_t *address, const void *from, size_t bytes);
 #endif

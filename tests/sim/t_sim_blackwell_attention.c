@@ -11,10 +11,10 @@ static const float scale = 0.7f;
 static uint16_t q[ROWS][WIDTH], k[KEYS][WIDTH], v[KEYS][WIDTH];
 static float o[ROWS][WIDTH];
 
-static int map_of(void *map, uint64_t at, uint64_t rows, unsigned box) {
+static int map_of(void *map, uint64_t address, uint64_t rows, unsigned box) {
     const uint64_t dims[2] = {WIDTH, rows}, strides[1] = {WIDTH * 2};
     const unsigned extent[2] = {WIDTH, box}, steps[2] = {1, 1};
-    return cu.encode(map, 9, 2, (void *)(uintptr_t)at, dims, strides, extent, steps, 0, 3, 0, 0);
+    return cu.encode(map, 9, 2, (void *)(uintptr_t)address, dims, strides, extent, steps, 0, 3, 0, 0);
 }
 static int compute(void *function, int mutant) {
     static _Alignas(64) unsigned char maps[3][128];

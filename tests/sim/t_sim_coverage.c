@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 /* One way or the other; an instruction whose guard holds for no lane is not executed. */
-#define KERNEL(more)                                                                                                   \
+#define KERNEL(last_lines)                                                                                             \
     ".version 7.8\n.target sm_80\n.address_size 64\n.file 1 \"room/way.cu\"\n"                                         \
     ".visible .entry way(.param .u64 out, .param .u32 way)\n{\n.reg .pred p, q;\n.reg .b32 %r<4>;\n.reg .b64 %d<3>;\n" \
     ".loc 1 5 0\nmov.u32 %r0, %tid.x;\nld.param.u32 %r1, [way];\nsetp.ne.u32 p, %r1, 0;\n@p bra B;\n"                  \
-    ".loc 1 6 0\nmov.u32 %r2, 1;\nbra.uni END;\nB:\n.loc 1 7 0\nmov.u32 %r2, 2;\nEND:\n.loc 1 8 0\n" more              \
+    ".loc 1 6 0\nmov.u32 %r2, 1;\nbra.uni END;\nB:\n.loc 1 7 0\nmov.u32 %r2, 2;\nEND:\n.loc 1 8 0\n" last_lines        \
     "setp.gt.u32 q, %r0, 40;\n.loc 1 9 0\n@q mov.u32 %r2, 3;\n.loc 1 10 0\nld.param.u64 %d0, [out];\n"                 \
     "mad.wide.u32 %d0, %r0, 4, %d0;\nst.global.u32 [%d0], %r2;\nret;\n}\n"
 #define FIRST  "1110110101111"
@@ -36,16 +36,16 @@ static const struct {
 
 static int launch(const char *driver, int i) {
     void *module, *function;
-    uint64_t at;
+    uint64_t address;
     static uint32_t words[32];
     if (kernel_open_driver(driver) || cu.load(&module, steps[i].ptx, 0, NULL, NULL) ||
-        cu.function(&function, module, "way") || kernel_upload(&at, words, sizeof words))
+        cu.function(&function, module, "way") || kernel_upload(&address, words, sizeof words))
         return 1;
     for (const char *w = steps[i].ways; *w; w++) {
         uint32_t way = *w == '1';
         struct kernel_launch l = {.grid = {1, 1, 1}, .block = {32, 1, 1}};
-        void *params[] = {&at, &way};
-        if (cu.launch(&l, function, params, NULL) || cu.down(words, at, sizeof words)) return 1;
+        void *params[] = {&address, &way};
+        if (cu.launch(&l, function, params, NULL) || cu.down(words, address, sizeof words)) return 1;
         const uint32_t want = way + 1 + (steps[i].ptx != steps[0].ptx && strstr(steps[i].ptx, "%r2, %r2, 1"));
         if (words[7] != want) return 1;
     }

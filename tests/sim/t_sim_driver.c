@@ -115,9 +115,9 @@ static int start(void) { /* 0 or the driver's result */
 #undef ROW
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        void *at = l ? dlsym(l, rows[i].symbol) : NULL;
-        if (!at) return -1;
-        memcpy((char *)&cu + rows[i].offset, &at, sizeof at);
+        void *call = l ? dlsym(l, rows[i].symbol) : NULL;
+        if (!call) return -1;
+        memcpy((char *)&cu + rows[i].offset, &call, sizeof call);
     }
     int r = cu.init(0);
     if (!r) r = cu.retain(&context, 0);
@@ -305,10 +305,10 @@ static void graphs_of_nodes(void **state) {
 static void recordings_are_guarded(void **state) {
     (void)state;
     void *a = new_stream(1), *b = new_stream(1), *blocking = new_stream(0), *e = new_event(), *graph = NULL;
-    uint64_t more = 0;
+    uint64_t extra = 0;
     int mode = 2;
     OK(cu.begin(a, 0)); /* no allocation, no wait */
-    assert_int_equal(cu.alloc(&more, 4), UNSUPPORTED);
+    assert_int_equal(cu.alloc(&extra, 4), UNSUPPORTED);
     assert_int_equal(launch(a, 1), INVALIDATED);
     assert_int_equal(cu.end(a, &graph), INVALIDATED);
     assert_null(graph);
@@ -318,12 +318,12 @@ static void recordings_are_guarded(void **state) {
     OK(cu.begin(a, 0)); /* but where the thread says that it knows what it does */
     OK(cu.exchange_mode(&mode));
     assert_int_equal(mode, 0);
-    OK(cu.alloc(&more, 4));
+    OK(cu.alloc(&extra, 4));
     OK(cu.exchange_mode(&mode));
     assert_int_equal(mode, 2);
     OK(cu.end(a, &graph));
     OK(cu.graph_end(graph));
-    OK(cu.freed(more));
+    OK(cu.freed(extra));
     OK(cu.begin(a, 2)); /* or the recording allows it */
     OK(cu.wait(b));
     OK(cu.end(a, &graph));
@@ -348,39 +348,39 @@ static void recordings_are_guarded(void **state) {
 
 static void calls_have_addresses(void **state) {
     (void)state;
-    void *at = NULL;
+    void *call = NULL;
     int status = -1;
-    OK(cu.address("cuMemAlloc", &at, 12000, 0, &status));
+    OK(cu.address("cuMemAlloc", &call, 12000, 0, &status));
     assert_int_equal(status, 0);
     int (*alloc)(uint64_t *, size_t);
-    memcpy(&alloc, &at, sizeof at);
+    memcpy(&alloc, &call, sizeof call);
     assert_true(alloc == cu.alloc);
-    OK(cu.address("cuInit", &at, 12000, 0, NULL));
-    OK(cu.address("cuStreamBeginCapture", &at, 12000, 0, &status));
+    OK(cu.address("cuInit", &call, 12000, 0, NULL));
+    OK(cu.address("cuStreamBeginCapture", &call, 12000, 0, &status));
     assert_int_equal(status, 0);
-    OK(cu.address("cuNothingOfTheKind", &at, 12000, 0, &status));
+    OK(cu.address("cuNothingOfTheKind", &call, 12000, 0, &status));
     assert_int_equal(status, 1);
-    assert_null(at);
-    assert_int_not_equal(cu.address("cuNothingOfTheKind", &at, 12000, 0, NULL), 0);
+    assert_null(call);
+    assert_int_not_equal(cu.address("cuNothingOfTheKind", &call, 12000, 0, NULL), 0);
 }
 
 /* The same kernel by a library without a context. */
 static void libraries_have_kernels(void **state) {
     (void)state;
     int (*load)(void **, const void *, int *, void **, unsigned, int *, void **, unsigned), (*unload)(void *),
-        (*of)(void **, void *, const char *), (*function)(void **, void *);
+        (*kernel_of)(void **, void *, const char *), (*function)(void **, void *);
     static const char *const names[] = {"cuLibraryLoadData", "cuLibraryUnload", "cuLibraryGetKernel",
                                         "cuKernelGetFunction"};
-    void *const places[] = {&load, &unload, &of, &function};
+    void *const places[] = {&load, &unload, &kernel_of, &function};
     void *library = NULL, *k = NULL, *before = kernel;
     for (int i = 0; i < 4; i++) {
-        void *at = NULL;
-        OK(cu.address(names[i], &at, 12000, 0, NULL));
-        memcpy(places[i], &at, sizeof at);
+        void *call = NULL;
+        OK(cu.address(names[i], &call, 12000, 0, NULL));
+        memcpy(places[i], &call, sizeof call);
     }
     OK(load(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
-    assert_int_not_equal(of(&k, library, "none"), 0);
-    OK(of(&k, library, "k"));
+    assert_int_not_equal(kernel_of(&k, library, "none"), 0);
+    OK(kernel_of(&k, library, "k"));
     OK(function(&kernel, k));
     OK(cu.fill(buffer, 5, WORDS, NULL));
     OK(launch(NULL, 1));
@@ -399,15 +399,15 @@ static void modules_have_variables(void **state) {
         "add.u32 %r0, %r0, %r1;\nadd.u32 %r0, %r0, %r2;\nadd.u32 %r0, %r0, %r3;\natom.global.add.u32 %r4, [runs], 1;\n"
         "add.u32 %r0, %r0, %r4;\nst.global.u32 [%rd0], %r0;\nret;\n}\n";
     int (*variable)(uint64_t *, size_t *, void *, const char *), (*set)(void *, int, int), (*unload)(void *);
-    void *at = NULL, *modules[2], *k, *params[] = {&buffer};
+    void *call = NULL, *modules[2], *k, *params[] = {&buffer};
     uint64_t place = 0;
     (void)state;
-    OK(cu.address("cuModuleGetGlobal", &at, 12000, 0, NULL));
-    memcpy(&variable, &at, sizeof at);
-    OK(cu.address("cuFuncSetAttribute", &at, 12000, 0, NULL));
-    memcpy(&set, &at, sizeof at);
-    OK(cu.address("cuModuleUnload", &at, 12000, 0, NULL));
-    memcpy(&unload, &at, sizeof at);
+    OK(cu.address("cuModuleGetGlobal", &call, 12000, 0, NULL));
+    memcpy(&variable, &call, sizeof call);
+    OK(cu.address("cuFuncSetAttribute", &call, 12000, 0, NULL));
+    memcpy(&set, &call, sizeof call);
+    OK(cu.address("cuModuleUnload", &call, 12000, 0, NULL));
+    memcpy(&unload, &call, sizeof call);
     for (int i = 0; i < 2; i++) {
         OK(cu.load(&modules[i], text));
         OK(cu.function(&k, modules[i], "k"));
@@ -527,8 +527,8 @@ static int in_a_process(int (*f)(void), const char *name, const char *value) {
     return pid < 0 || waitpid(pid, &status, 0) != pid || status;
 }
 static int fails_at_second_alloc(void) {
-    uint64_t at = 0;
-    return start() || cu.alloc(&at, 64) != 2 || cu.alloc(&at, 64);
+    uint64_t address = 0;
+    return start() || cu.alloc(&address, 64) != 2 || cu.alloc(&address, 64);
 }
 static int fails_at_start(void) { return start() != 999; }
 static int faults_at_second_kernel(void) { /* and stays in the context */

@@ -85,7 +85,7 @@ static const struct {
 
 static int run(const char *driver, int i) {
     void *module, *function;
-    uint64_t at, n = 0;
+    uint64_t address, n = 0;
     static uint32_t words[128];
     static char json[1 << 16];
     char path[64];
@@ -101,8 +101,8 @@ static int run(const char *driver, int i) {
     if (kernel_open_driver(driver) || cu.load(&module, ptx, 0, NULL, NULL) || cu.function(&function, module, "k"))
         return -1;
     struct kernel_launch l = {.grid = {1, 1, 1}, .block = {128, 1, 1}};
-    void *params[] = {&at};
-    if (kernel_upload(&at, words, sizeof words)) return -1;
+    void *params[] = {&address};
+    if (kernel_upload(&address, words, sizeof words)) return -1;
     const int r = cu.launch(&l, function, params, NULL);
     const char *text = cu.report(&n, 0), *told = cases[i].told;
     FILE *f = fopen(path, "r");

@@ -288,7 +288,7 @@ static void fill(void) {
                 i < 3 ? w % 3 ? edges[w / 3 % 12] : w : (w & 0x80ffffff) + 0x3c000000 + (w >> 24 & 3) * 0x00800000;
         }
 }
-static int same(uint32_t a, uint32_t b, int real) { return a == b || (real && isnan(f(a)) && isnan(f(b))); }
+static int is_equal(uint32_t a, uint32_t b, int real) { return a == b || (real && isnan(f(a)) && isnan(f(b))); }
 
 static int run(const char *driver, int i) {
     void *module, *function;
@@ -314,7 +314,7 @@ static int run(const char *driver, int i) {
         uint32_t want[OUT] = {0};
         cases[i].want((const words_in *)in, t, want);
         for (uint32_t k = 0; k < OUT; k++) {
-            if (same(got[t][k], want[k], cases[i].real)) continue;
+            if (is_equal(got[t][k], want[k], cases[i].real)) continue;
             printf("%s: lane %u, word %u is %08x, not %08x\n", cases[i].name, t, k, got[t][k], want[k]);
             bad = 1;
         }

@@ -212,7 +212,7 @@ static const struct {
 
 static int run(const char *driver, int i) {
     void *module, *function;
-    uint64_t at, n = 0;
+    uint64_t address, n = 0;
     setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
     const char *several = strstr(cases[i].name, "_threads"); /* of the host, behind their number */
     setenv("ATTNSIM_ORDERED_SUMS", strncmp(cases[i].name, "sums_of_bits", 12) ? "0" : "1", 1);
@@ -222,8 +222,8 @@ static int run(const char *driver, int i) {
         return -1;
     for (uint32_t k = 0; k < N; k++) words[k] = k < 1000 ? k : 0;
     struct kernel_launch l = {.grid = {3, 1, 1}, .block = {64, 1, 1}};
-    void *params[] = {&at};
-    if (kernel_upload(&at, words, sizeof words)) return -1;
+    void *params[] = {&address};
+    if (kernel_upload(&address, words, sizeof words)) return -1;
     int r = cu.launch(&l, function, params, NULL);
     const char *text = cu.report(&n, 0), *want = cases[i].finding, *other = cases[i].other;
     if (want ? n && strstr(text, want) && (!other || strstr(text, other)) : !r && !n) return 0;

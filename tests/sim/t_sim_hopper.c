@@ -12,10 +12,10 @@ enum { DIM = 64, ROWS = 256, KEYS = 320, HEADS = 2, SHARED = 49664 + 128 };
 static uint16_t q[HEADS][ROWS][DIM], k[HEADS][KEYS][DIM], v[HEADS][KEYS][DIM], o[HEADS][ROWS][DIM];
 static float bias[KEYS];
 
-static int map_of(void *map, uint64_t at, uint64_t rows, unsigned box) {
+static int map_of(void *map, uint64_t address, uint64_t rows, unsigned box) {
     const uint64_t dims[3] = {DIM, rows, HEADS}, strides[2] = {DIM * 2, rows * DIM * 2};
     const unsigned extent[3] = {DIM, box, 1}, steps[3] = {1, 1, 1};
-    return cu.encode(map, 9, 3, (void *)(uintptr_t)at, dims, strides, extent, steps, 0, 3, 0, 0);
+    return cu.encode(map, 9, 3, (void *)(uintptr_t)address, dims, strides, extent, steps, 0, 3, 0, 0);
 }
 
 static int compute(void *function, int mutant) {

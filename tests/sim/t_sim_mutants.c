@@ -23,7 +23,7 @@ struct edit {
 static const struct mutant {
     const char *name;
     struct edit edits[3];
-    const char *kind, *at; /* at: marks of lines, one of which the finding must name */
+    const char *kind, *marks; /* marks: of lines, one of which the finding must name */
 } mutants[] = {
     {"barrier of the loop dropped",
      {{"bar.sync 0; //@BARRIER", "//@BARRIER"}},
@@ -198,9 +198,9 @@ static void make_numbers(void) { /* whole numbers, so that sums are exact */
 }
 
 static void *call(void *library, const char *name) {
-    void *at = dlsym(library, name);
-    if (!at) fprintf(stderr, "no %s\n", name), _exit(3);
-    return at;
+    void *symbol = dlsym(library, name);
+    if (!symbol) fprintf(stderr, "no %s\n", name), _exit(3);
+    return symbol;
 }
 #define CALL(name, ...) (int (*)(__VA_ARGS__)) call(library, name)
 /* The launch's result into *result; the report. */
@@ -238,27 +238,27 @@ static int line_of(const char *ptx, const char *mark, size_t n) {
     char text[64];
     int line = 1;
     snprintf(text, sizeof text, "//@%.*s\n", (int)n, mark);
-    const char *at = strstr(ptx, text);
-    if (!at) return -1;
-    for (const char *p = ptx; p < at; p++) line += *p == '\n';
+    const char *comment = strstr(ptx, text);
+    if (!comment) return -1;
+    for (const char *p = ptx; p < comment; p++) line += *p == '\n';
     return line;
 }
 static int among(const char *words, const char *word, size_t n) { /* kinds may have blanks: "out of bounds" */
-    for (const char *at = words; (at = strstr(at, "")) && *at; at++)
-        if (!strncmp(at, word, n) && (at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return 1;
+    for (const char *kind = words; (kind = strstr(kind, "")) && *kind; kind++)
+        if (!strncmp(kind, word, n) && (kind == words || kind[-1] == ' ') && (!kind[n] || kind[n] == ' ')) return 1;
     return 0;
 }
 /* 1 if a finding of one of the kinds stands at one of the marks. */
 static int is_told(const struct mutant *m, const char *ptx, const char *report) {
-    for (const char *at = report; (at = strstr(at, "attnsim: ")) != NULL;) {
-        at += 9;
-        const char *colon = strchr(at, ':'), *end = strstr(at, "\nattnsim: ");
+    for (const char *finding = report; (finding = strstr(finding, "attnsim: ")) != NULL;) {
+        finding += 9;
+        const char *colon = strchr(finding, ':'), *end = strstr(finding, "\nattnsim: ");
         if (!colon) break;
-        if (!end) end = at + strlen(at);
+        if (!end) end = finding + strlen(finding);
         const char *place = NULL; /* the last "line" of the finding is its own */
-        for (const char *p = at; (p = strstr(p, ", line ")) != NULL && p < end; p++) place = p + 7;
-        if (!place || !among(m->kind, at, (size_t)(colon - at))) continue;
-        for (const char *mark = m->at; *mark;) {
+        for (const char *p = finding; (p = strstr(p, ", line ")) != NULL && p < end; p++) place = p + 7;
+        if (!place || !among(m->kind, finding, (size_t)(colon - finding))) continue;
+        for (const char *mark = m->marks; *mark;) {
             size_t n = strcspn(mark, " ");
             if (line_of(ptx, mark, n) == atoi(place)) return 1;
             mark += n + (mark[n] == ' ');
@@ -271,9 +271,10 @@ static void apply(const struct mutant *m, char *ptx, size_t bytes) {
     snprintf(ptx, bytes, "%s", pipeline_ptx);
     for (int i = 0; i < 3 && m->edits[i].find; i++) {
         char copy[12000];
-        char *at = strstr(ptx, m->edits[i].find);
-        if (!at) continue; /* of two edits one suffices to plant it: see below */
-        snprintf(copy, sizeof copy, "%.*s%s%s", (int)(at - ptx), ptx, m->edits[i].put, at + strlen(m->edits[i].find));
+        char *found = strstr(ptx, m->edits[i].find);
+        if (!found) continue; /* of two edits one suffices to plant it: see below */
+        snprintf(copy, sizeof copy, "%.*s%s%s", (int)(found - ptx), ptx, m->edits[i].put,
+                 found + strlen(m->edits[i].find));
         snprintf(ptx, bytes, "%s", copy);
     }
 }
@@ -306,7 +307,7 @@ static int child(const struct mutant *m, const char *policy) { /* 0: as it shoul
     }
     if (result && is_told(m, ptx, report)) return 0;
     printf("  %s, %s: result %d, expected %s at", m->name, policy, result, m->kind);
-    for (const char *mark = m->at; *mark;) {
+    for (const char *mark = m->marks; *mark;) {
         size_t n = strcspn(mark, " ");
         printf(" %.*s (line %d)", (int)n, mark, line_of(ptx, mark, n));
         mark += n + (mark[n] == ' ');

@@ -39,7 +39,7 @@ static int (*fill)(uint64_t, unsigned, size_t, void *), (*down_later)(void *, ui
     (*alloc_later)(uint64_t *, size_t, void *), (*free_later)(uint64_t, void *);
 static const struct {
     const char *name;
-    void *at;
+    void *call;
 } names[] = {{"cuMemsetD32Async", &fill},         {"cuMemcpyDtoHAsync_v2", &down_later},
              {"cuMemcpyHtoDAsync_v2", &up_later}, {"cuMemcpyDtoDAsync_v2", &both_later},
              {"cuStreamCreate", &new_stream},     {"cuStreamSynchronize", &wait_for},
@@ -232,9 +232,9 @@ static int start(const char *driver) {
     setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
     if (kernel_open_driver(driver)) return -1;
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        void *at = dlsym(library, names[k].name);
-        if (!at) return -1;
-        memcpy(names[k].at, &at, sizeof at);
+        void *symbol = dlsym(library, names[k].name);
+        if (!symbol) return -1;
+        memcpy(names[k].call, &symbol, sizeof symbol);
     }
     if (cu.load(&module, ptx, 0, NULL, NULL)) return -1;
     for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)

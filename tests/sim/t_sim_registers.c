@@ -71,7 +71,7 @@ static const struct {
 
 static int run(const char *driver, int i) {
     void *module, *function;
-    uint64_t at, n = 0;
+    uint64_t address, n = 0;
     int bad = 0;
     for (uint32_t k = 0; k < N; k++) words[k] = 1000 + k;
     setenv("ATTNSIM_QUIET", "1", 1);
@@ -81,11 +81,11 @@ static int run(const char *driver, int i) {
         return 1;
     }
     struct kernel_launch l = {.grid = {1, 1, 1}, .block = {N, 1, 1}};
-    void *params[] = {&at};
-    if (kernel_upload(&at, words, sizeof words)) return 1;
+    void *params[] = {&address};
+    if (kernel_upload(&address, words, sizeof words)) return 1;
     int r = cu.launch(&l, function, params, NULL);
     const char *text = cu.report(&n, 0);
-    if (!r) r = cu.down(words, at, sizeof words);
+    if (!r) r = cu.down(words, address, sizeof words);
     for (uint32_t k = 0; k < N && !r && !bad; k++) {
         bad = words[k] != cases[i].want(k);
         if (bad) printf("%s: word %u is %u, not %u\n", cases[i].name, k, words[k], cases[i].want(k));

@@ -60,10 +60,10 @@
     "setp.eq.u32 one, %r2, 1;\nsetp.eq.u32 q, %r0, 0;\nsetp.eq.and.u32 q, %r2, 0, q;\n"                                \
     "mad.lo.u32 %r3, %r2, 32, %r0;\nld.param.u64 %rd0, [out];\nmad.wide.u32 %rd0, %r3, 4, %rd0;\n"                     \
     "@q mbarrier.init.shared::cta.b64 [%r1+32], 1;\n@q fence.mbarrier_init.release.cluster;\n" body "ret;\n}\n"
-#define PAIR_ALLOC(guard, at, n)                                                                                       \
-    guard "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1+" #at "], " #n ";\n"
-#define PAIR_FREE(guard, at, n)                                                                                        \
-    guard "ld.shared.b32 %r4, [%r1+" #at "];\n" guard "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r4, " #n ";\n"
+#define PAIR_ALLOC(guard, offset, n)                                                                                   \
+    guard "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1+" #offset "], " #n ";\n"
+#define PAIR_FREE(guard, offset, n)                                                                                    \
+    guard "ld.shared.b32 %r4, [%r1+" #offset "];\n" guard "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r4, " #n ";\n"
 #define LATER                                                                                                          \
     "mov.u32 %r9, 0;\nZ:\nadd.u32 %r9, %r9, 1;\nsetp.lt.u32 p, %r9, 2000;\nselp.b32 %r8, 1, 0, p;\n"                   \
     "and.b32 %r8, %r8, %r2;\nsetp.ne.u32 p, %r8, 0;\n@p bra Z;\n"
@@ -276,7 +276,7 @@ static const struct {
 
 static int run(const char *driver, int i) {
     void *module, *function;
-    uint64_t at, n = 0;
+    uint64_t address, n = 0;
     static uint32_t words[N];
     static char log[4096];
     int options[] = {5, 6};
@@ -298,11 +298,11 @@ static int run(const char *driver, int i) {
                                                                 : 1,
                                        1, 1},
                               .block = {strstr(cases[i].ptx, ".maxntid 32,") ? 32 : 128, 1, 1}};
-    void *params[] = {&at};
-    if (kernel_upload(&at, words, sizeof words)) return -1;
+    void *params[] = {&address};
+    if (kernel_upload(&address, words, sizeof words)) return -1;
     r = cu.launch(&l, function, params, NULL);
     const char *text = cu.report(&n, 0);
-    if (!r) r = cu.down(words, at, sizeof words);
+    if (!r) r = cu.down(words, address, sizeof words);
     int good = cases[i].finding ? n > 0 && strstr(text, cases[i].finding) != NULL : !r && !n;
     for (uint32_t k = 0; k < (cases[i].how == PAIRED ? 64 : N) && good && !cases[i].finding; k++) {
         uint32_t want = cases[i].first + cases[i].step * (k % cases[i].modulus);

@@ -232,7 +232,7 @@ static const struct {
 
 static int run(const char *driver, int i) {
     void *module, *function;
-    uint64_t at, n = 0;
+    uint64_t address, n = 0;
     setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
     if (strstr(cases[i].name, "_off")) setenv("ATTNSIM_FENCES", "0", 1);
     if (kernel_open_driver(driver) || cu.load(&module, cases[i].ptx, 0, NULL, NULL) ||
@@ -240,13 +240,13 @@ static int run(const char *driver, int i) {
         return -1;
     for (uint32_t k = 0; k < N; k++) words[k] = 1000 + k;
     struct kernel_launch l = {.grid = {2, 1, 1}, .block = {64, 1, 1}};
-    void *params[] = {&at};
-    if (kernel_upload(&at, words, sizeof words)) return -1;
+    void *params[] = {&address};
+    if (kernel_upload(&address, words, sizeof words)) return -1;
     int r = cu.launch(&l, function, params, NULL);
     const char *text = cu.report(&n, 0);
-    if (!r) r = cu.down(words, at, sizeof words);
+    if (!r) r = cu.down(words, address, sizeof words);
     const int goes_on = cases[i].first == GOES_ON, advice = cases[i].finding && !strncmp(cases[i].finding, "advice", 6);
-    if (r && goes_on) r = cu.down(words, at, sizeof words);
+    if (r && goes_on) r = cu.down(words, address, sizeof words);
     int right = cases[i].finding ? strstr(text, cases[i].finding) != NULL : 1,
         good = right && (cases[i].finding && !advice ? n > 0 : !r && !n);
     for (uint32_t k = 0; k < N && good && (!cases[i].finding || advice || goes_on); k++) {
@@ -278,10 +278,10 @@ static int check_trace(const char *path) {
     if (f) fclose(f);
     text[n] = 0;
     unlink(path);
-    const char *at = text;
+    const char *event = text;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        at = strstr(at, order[i]);
-        if (at) continue;
+        event = strstr(event, order[i]);
+        if (event) continue;
         printf("FAIL trace, %s: no \"%s\" in its place:\n%s\n", getenv("ATTNSIM_POLICY"), order[i], text);
         return 1;
     }

@@ -60,7 +60,7 @@ enum bg_swizzle { BG_NONE, BG_32, BG_64, BG_128 };
 struct bg_layout {
     uint8_t swizzle, along_mn; /* k along the rows, or m, n */
     uint8_t unit;              /* first 16-byte unit of the pattern's rows that belongs to the operand */
-    uint32_t at, leading, stride;
+    uint32_t start, leading, stride;
 };
 uint64_t bg_descriptor(const struct bg_layout *l); /* but for the base of shared memory */
 /* The byte of shared memory where 16-byte unit `unit` of a line stands: a line is a row, or with along_mn a k. */

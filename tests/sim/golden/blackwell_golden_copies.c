@@ -52,7 +52,7 @@ static int copy(uint32_t i, struct bg_case *c) {
     }
     const struct bg_layout l = {.swizzle = (uint8_t)swizzle,
                                 .unit = swizzle == 3 ? 2 : 0,
-                                .at = 2048,
+                                .start = 2048,
                                 .leading = swizzle ? 16 : 4096,
                                 .stride = swizzle == 2 ? 8 * wide + 1024 : 8 * wide};
     bg_begin(c, COLUMNS);
@@ -85,7 +85,7 @@ static int copy(uint32_t i, struct bg_case *c) {
 /* Four rows of 64 bytes to shared memory; of a pair each CTA fetches its own and tells the first one's mbarrier. */
 static int gather(uint32_t i, struct bg_case *c) {
     static const uint32_t rows[2][4] = {{3, 60, 17, 200}, {129, 0, 5, 77}};
-    enum { WIDE = 64, ROWS = 256, BYTES = 64, AT = 16, TO_BYTE = 4096 };
+    enum { WIDE = 64, ROWS = 256, BYTES = 64, FIRST = 16, TO_BYTE = 4096 };
     if (i >= 4) return 0;
     const uint32_t swizzle = i % 2 ? 2 : 0;
     c->ctas = 1 + i / 2;
@@ -99,15 +99,15 @@ static int gather(uint32_t i, struct bg_case *c) {
     for (uint32_t v = 0; v < c->ctas; v++)
         for (uint32_t r = 0; r < 4; r++)
             for (uint32_t k = 0; k < BYTES / 4; k++) {
-                const uint32_t at = swizzle ? bg_unit(&l, r, k / 4) + k % 4 * 4 : r * BYTES + 4 * k, word = at / 4;
+                const uint32_t byte = swizzle ? bg_unit(&l, r, k / 4) + k % 4 * 4 : r * BYTES + 4 * k, word = byte / 4;
                 c->care[v][word / 16][word % 16] = UINT32_MAX;
-                memcpy(&c->want[v][word / 16][word % 16], c->image[0] + 4 * (rows[v][r] * WIDE + AT + k), 4);
+                memcpy(&c->want[v][word / 16][word % 16], c->image[0] + 4 * (rows[v][r] * WIDE + FIRST + k), 4);
             }
     bg_begin(c, 0);
     bg_add(c,
            "mov.b64 %%rd7, map;\ncvta.param.u64 %%rd7, %%rd7;\nadd.u32 %%r11, %%r1, %u;\n"
            "setp.eq.u32 p, %%r2, 0;\nmov.b32 %%r12, %u;\n",
-           TO_BYTE, AT);
+           TO_BYTE, FIRST);
     for (uint32_t r = 0; r < 4; r++) bg_add(c, "selp.b32 %%r%u, %u, %u, p;\n", 20 + r, rows[0][r], rows[1][r]);
     bg_add(c, "setp.ne.u32 p, %%r0, 0;\n@p bra SKIP;\nmapa.shared::cluster.u32 %%r13, %%r6, 0;\n");
     bg_add(c, "setp.eq.u32 p, %%r2, 0;\n@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%%r6], %u;\n",

@@ -49,16 +49,16 @@ static int move(uint32_t i, struct bg_case *c) {
     for (uint32_t t = 0; t < 128; t++)
         for (uint32_t k = 0; k < n; k++) {
             struct bg_spot spot = bg_of_register((enum bg_shape)s, split, t % 32, k);
-            const uint32_t l = t / 32 * 32 + lane + spot.row, at = first_cell(column, split, (int)packed, spot);
+            const uint32_t l = t / 32 * 32 + lane + spot.row, cell = first_cell(column, split, (int)packed, spot);
             uint32_t word;
             memcpy(&word, c->image[0] + 4 * (128 * t + k), 4);
             if (stores) {
-                c->want[0][l][at] = word;
+                c->want[0][l][cell] = word;
                 if (!packed) continue;
-                c->want[0][l][at] = word & 0xffff, c->want[0][l][at + 1] = word >> 16;
-                c->care[0][l][at] = c->care[0][l][at + 1] = 0xffff;
+                c->want[0][l][cell] = word & 0xffff, c->want[0][l][cell + 1] = word >> 16;
+                c->care[0][l][cell] = c->care[0][l][cell + 1] = 0xffff;
             } else {
-                const uint32_t *from = &c->cells[0][l][at];
+                const uint32_t *from = &c->cells[0][l][cell];
                 c->want[0][t][k] = packed ? (from[0] & 0xffff) | from[1] << 16 : from[0];
             }
         }

@@ -154,8 +154,8 @@ static void name_of(const struct product *p, char *name, size_t room) {
     for (size_t i = 0; i < sizeof extras / sizeof *extras; i++)
         if (extras[i].value) n += snprintf(name + n, room - (size_t)n, "_%s%u", extras[i].word, extras[i].value);
     if (p->words) snprintf(name + n, room - (size_t)n, "%s", p->words);
-    for (char *at = name; *at; at++)
-        if (*at == ':' || *at == '.') *at = '_';
+    for (char *c = name; *c; c++)
+        if (*c == ':' || *c == '.') *c = '_';
 }
 
 static struct bg_code a[256][64], b[256][64];
@@ -165,7 +165,7 @@ static struct bg_layout layout_of(const struct product *p, int of_b) {
     struct bg_layout l = {.swizzle = of_b ? p->swizzle_b : p->swizzle_a,
                           .along_mn = of_b ? p->mn_b : p->mn_a,
                           .unit = p->unit,
-                          .at = of_b ? B_BYTE : 0};
+                          .start = of_b ? B_BYTE : 0};
     const uint32_t wide = 16u << l.swizzle;
     if (l.swizzle)
         l.stride = l.along_mn ? 8 * wide : 8 * wide, l.leading = l.along_mn ? 4096 : 16;
@@ -294,9 +294,9 @@ int bg_products(uint32_t i, struct bg_case *c) {
     if (p.divide) bg_add(c, ", %u", p.divide);
     bg_add(c, ";\n");
     if (p.masked) { /* the masks stand before the instruction */
-        char *at = strstr(c->text, "tcgen05.mma."), line[256];
-        snprintf(line, sizeof line, "%s", at);
-        *at = 0;
+        char *product = strstr(c->text, "tcgen05.mma."), line[256];
+        snprintf(line, sizeof line, "%s", product);
+        *product = 0;
         for (uint32_t e = 0; e < 4u * p.ctas; e++) bg_add(c, "mov.b32 %%v%u, %u;\n", e, lanes_left_out[e]);
         bg_add(c, "%s", line);
     }

@@ -52,11 +52,11 @@ void bg_begin(struct bg_case *c, uint32_t columns) {
     everybody(c);
     bg_add(c, "ld.shared.b32 %%r4, [%%r6+8];\nshr.u32 %%r5, %%r0, 5;\nshl.b32 %%r5, %%r5, 21;\n"
               "add.u32 %%r5, %%r5, %%r4;\n");
-    for (uint32_t at = 0; at < columns; at += 32) {
+    for (uint32_t column = 0; column < columns; column += 32) {
         for (uint32_t i = 0; i < 32; i += 4)
             bg_add(c, "ld.global.v4.b32 {%%v%u, %%v%u, %%v%u, %%v%u}, [%%rd3+%u];\n", i, i + 1, i + 2, i + 3,
-                   4 * (at + i));
-        bg_add(c, "tcgen05.st.sync.aligned.32x32b.x32.b32 [%%r5+%u], ", at);
+                   4 * (column + i));
+        bg_add(c, "tcgen05.st.sync.aligned.32x32b.x32.b32 [%%r5+%u], ", column);
         bg_registers(c, 32);
         bg_add(c, ";\ntcgen05.wait::st.sync.aligned;\n");
     }
@@ -75,12 +75,12 @@ void bg_wait(struct bg_case *c) {
               "bar.sync 0;\ntcgen05.fence::after_thread_sync;\n");
 }
 void bg_dump(struct bg_case *c, uint32_t columns) {
-    for (uint32_t at = 0; at < columns; at += 32) {
+    for (uint32_t column = 0; column < columns; column += 32) {
         bg_add(c, "tcgen05.ld.sync.aligned.32x32b.x32.b32 ");
         bg_registers(c, 32);
-        bg_add(c, ", [%%r5+%u];\ntcgen05.wait::ld.sync.aligned;\n", at);
+        bg_add(c, ", [%%r5+%u];\ntcgen05.wait::ld.sync.aligned;\n", column);
         for (uint32_t i = 0; i < 32; i += 4)
-            bg_add(c, "st.global.v4.b32 [%%rd4+%u], {%%v%u, %%v%u, %%v%u, %%v%u};\n", 4 * (at + i), i, i + 1, i + 2,
+            bg_add(c, "st.global.v4.b32 [%%rd4+%u], {%%v%u, %%v%u, %%v%u, %%v%u};\n", 4 * (column + i), i, i + 1, i + 2,
                    i + 3);
     }
 }

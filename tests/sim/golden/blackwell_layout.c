@@ -39,8 +39,8 @@ uint32_t bg_row_elements(enum bg_format format) { return 2u * sizes[format].per_
 
 uint64_t bg_descriptor(const struct bg_layout *l) {
     static const uint64_t modes[] = {[BG_NONE] = 0, [BG_32] = 6, [BG_64] = 4, [BG_128] = 2};
-    uint32_t at = l->at + 16u * l->unit;
-    return (uint64_t)(at / 16) | (uint64_t)(l->leading / 16) << 16 | (uint64_t)(l->stride / 16) << 32 |
+    uint32_t byte = l->start + 16u * l->unit;
+    return (uint64_t)(byte / 16) | (uint64_t)(l->leading / 16) << 16 | (uint64_t)(l->stride / 16) << 32 |
            (uint64_t)1 << 46 | modes[l->swizzle] << 61;
 }
 
@@ -71,15 +71,15 @@ uint32_t bg_unit(const struct bg_layout *l, uint32_t line, uint32_t unit) {
     const uint32_t wide = 1u << s, block = unit / wide, group = line / 8;
     unit += l->unit;
     if (!l->along_mn) /* a row's units lie side by side, or without swizzle in patterns of one column */
-        return l->at + group * l->stride + in_pattern(s, line % 8, s ? unit : 0) + (s ? 0 : unit * l->leading);
-    if (s == BG_NONE) return l->at + group * l->leading + unit * l->stride + in_pattern(s, line % 8, 0);
-    return l->at + group * l->stride + block * l->leading + in_pattern(s, line % 8, unit % wide);
+        return l->start + group * l->stride + in_pattern(s, line % 8, s ? unit : 0) + (s ? 0 : unit * l->leading);
+    if (s == BG_NONE) return l->start + group * l->leading + unit * l->stride + in_pattern(s, line % 8, 0);
+    return l->start + group * l->stride + block * l->leading + in_pattern(s, line % 8, unit % wide);
 }
 
-static void put_bits(uint8_t *unit, uint32_t at, uint32_t bits, uint32_t code) {
+static void put_bits(uint8_t *unit, uint32_t first, uint32_t bits, uint32_t code) {
     for (uint32_t i = 0; i < bits; i++) {
-        uint8_t mask = (uint8_t)(1u << (at + i) % 8);
-        unit[(at + i) / 8] = (uint8_t)((unit[(at + i) / 8] & ~mask) | (code >> i & 1 ? mask : 0));
+        uint8_t mask = (uint8_t)(1u << (first + i) % 8);
+        unit[(first + i) / 8] = (uint8_t)((unit[(first + i) / 8] & ~mask) | (code >> i & 1 ? mask : 0));
     }
 }
 void bg_put(uint8_t *image, const struct bg_layout *l, enum bg_format format, uint32_t row, uint32_t k, uint32_t code) {

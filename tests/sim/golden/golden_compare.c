@@ -55,12 +55,12 @@ static double off_number(const struct golden_form *f, const uint32_t *want, cons
         if (f64 && isnan(twice(want + (i & ~1u))) && isnan(twice(got + (i & ~1u)))) continue;
         if (f16 || bf16) {
             uint32_t inf = f16 ? 0x7c00 : 0x7f80;
-            int same = 1;
+            int equal = 1;
             for (int h = 0; h < 32; h += 16) {
                 uint32_t a = want[i] >> h & 0xffff, b = got[i] >> h & 0xffff;
-                same &= a == b || ((a & 0x7fff) > inf && (b & 0x7fff) > inf);
+                equal &= a == b || ((a & 0x7fff) > inf && (b & 0x7fff) > inf);
             }
-            if (same) continue;
+            if (equal) continue;
         } else if (!f64 && isnan(single(want[i])) && isnan(single(got[i]))) {
             continue;
         }

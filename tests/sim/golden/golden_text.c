@@ -17,7 +17,7 @@ uint32_t golden_words_out(const struct golden_form *f) { return words(f->out); }
 /* ---- PTX ---- */
 
 struct text {
-    char *at;
+    char *next;
     size_t left;
 };
 static void add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -25,10 +25,10 @@ static void add(struct text *t, const char *format, ...) __attribute__((format(p
 static void add(struct text *t, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    int n = vsnprintf(t->at, t->left, format, list);
+    int n = vsnprintf(t->next, t->left, format, list);
     va_end(list);
     size_t used = n < 0 || (size_t)n >= t->left ? t->left : (size_t)n;
-    t->at += used, t->left -= used;
+    t->next += used, t->left -= used;
 }
 /* The register of an operand: w, d, h or p and its number; outputs with an o before it. */
 static char file_of(char c) {
@@ -84,18 +84,18 @@ int golden_ptx(const struct golden_form *f, char *out, size_t bytes) {
         "mov.u32 z, %%ctaid.x;\nmad.lo.u32 z, z, 32, %%lane;\nld.param.u64 %%src, [out];\nmul.wide.u32 x, z, %u;\n"
         "add.u64 %%src, %%src, x;\n",
         4 * n_out);
-    uint32_t at = 0;
+    uint32_t word = 0;
     for (size_t i = 0; f->out[i]; i++) {
         char file = file_of(f->out[i]);
         if (file == 'd')
-            add(&t, "st.global.b64 [%%src+%u], od%zu;\n", 4 * at, i);
+            add(&t, "st.global.b64 [%%src+%u], od%zu;\n", 4 * word, i);
         else if (file == 'h')
-            add(&t, "cvt.u32.u16 z, oh%zu;\nst.global.b32 [%%src+%u], z;\n", i, 4 * at);
+            add(&t, "cvt.u32.u16 z, oh%zu;\nst.global.b32 [%%src+%u], z;\n", i, 4 * word);
         else if (file == 'p')
-            add(&t, "selp.b32 z, 1, 0, op%zu;\nst.global.b32 [%%src+%u], z;\n", i, 4 * at);
+            add(&t, "selp.b32 z, 1, 0, op%zu;\nst.global.b32 [%%src+%u], z;\n", i, 4 * word);
         else
-            add(&t, "st.global.b32 [%%src+%u], ow%zu;\n", 4 * at, i);
-        at += words_of(f->out[i]);
+            add(&t, "st.global.b32 [%%src+%u], ow%zu;\n", 4 * word, i);
+        word += words_of(f->out[i]);
     }
     add(&t, "ret;\n}\n");
     return t.left ? 0 : -1;
@@ -166,7 +166,7 @@ void golden_inputs(const struct golden_form *f, uint32_t *out) {
     uint64_t seed = 1469598103934665603u;
     for (const char *c = f->op; *c; c++) seed = (seed ^ (unsigned char)*c) * 1099511628211u;
     for (uint32_t lane = 0; lane < GOLDEN_LANES * GOLDEN_WARPS; lane++, out += GOLDEN_WORDS) {
-        uint32_t *at = out;
+        uint32_t *to = out;
         memset(out, 0, GOLDEN_WORDS * sizeof *out);
         for (const char *c = f->in; *c; c++) {
             uint64_t x = next(&seed), y = next(&seed), v = x;
@@ -183,8 +183,8 @@ void golden_inputs(const struct golden_form *f, uint32_t *out) {
             case 'h': v = whole(x) & 0xffff; break;
             default: break; /* g, p: any bits */
             }
-            *at++ = (uint32_t)v;
-            if (words_of(*c) == 2) *at++ = (uint32_t)(v >> 32);
+            *to++ = (uint32_t)v;
+            if (words_of(*c) == 2) *to++ = (uint32_t)(v >> 32);
         }
     }
 }

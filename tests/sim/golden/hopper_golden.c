@@ -133,10 +133,10 @@ static int compare(FILE *f, const char *name, const uint32_t *out, uint32_t n) {
     rewind(f);
     while (fgets(line, sizeof line, f)) {
         uint64_t h;
-        int at = 0;
-        if (sscanf(line, "%95s %lx %n", want, &h, &at) < 2 || strcmp(want, name)) continue;
+        int value = 0;
+        if (sscanf(line, "%95s %lx %n", want, &h, &value) < 2 || strcmp(want, name)) continue;
         if (h == hash(out, n)) return 0;
-        printf("FAIL %s\n  recorded %s  now     ", name, line + at);
+        printf("FAIL %s\n  recorded %s  now     ", name, line + value);
         for (uint32_t i = 0; i < SHOWN; i++) printf(" %08x", out[i]);
         printf("\n");
         return 1;

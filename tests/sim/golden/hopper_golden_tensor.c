@@ -10,7 +10,7 @@ struct box {
     const char *name;
     uint8_t type, swizzle, fill, rank, op; /* op: 0 load, 1 store, 2.. reduce */
     uint16_t dims[5], extent[5];           /* extent: of the box */
-    int16_t at[5];
+    int16_t corner[5];
     uint32_t to;      /* place in shared memory */
     uint8_t steps[5]; /* steps[4] of 3 dimensions: rows of all heads lie side by side, their stride is the larger */
 };
@@ -132,7 +132,7 @@ int golden_tensor(uint32_t i, struct golden_case *c) {
     golden_begin(c, "");
     golden_fill(c, b->type == F16 ? 0 : b->type == BF16 ? 1 : b->type == F32 ? 2 : 5);
     golden_add(c, "add.u32 %%r20, %%r1, %d;\nadd.u32 %%r21, %%r1, %u;\n", GOLDEN_IMAGE, b->to);
-    for (uint32_t d = 0; d < b->rank; d++) golden_add(c, "mov.s32 %%r%u, %d;\n", 30 + d, b->at[d]);
+    for (uint32_t d = 0; d < b->rank; d++) golden_add(c, "mov.s32 %%r%u, %d;\n", 30 + d, b->corner[d]);
     golden_add(c, "mov.b64 %%rd7, map;\ncvta.param.u64 %%rd7, %%rd7;\nsetp.ne.u32 p, %%r0, 0;\n@p bra SKIP;\n");
     if (b->op == LOAD)
         golden_add(

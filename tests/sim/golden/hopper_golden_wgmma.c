@@ -20,8 +20,8 @@ struct product {
     uint8_t registers, trans_a, trans_b, negate_a, negate_b, no_sums;
     uint64_t a, b; /* descriptors, but for the start of the CTA's memory */
 };
-#define DESC(at, leading, stride, base, mode)                                                                          \
-    ((uint64_t)((at) >> 4) | (uint64_t)((leading) >> 4) << 16 | (uint64_t)((stride) >> 4) << 32 |                      \
+#define DESC(start, leading, stride, base, mode)                                                                       \
+    ((uint64_t)((start) >> 4) | (uint64_t)((leading) >> 4) << 16 | (uint64_t)((stride) >> 4) << 32 |                   \
      (uint64_t)(base) << 49 | (uint64_t)(mode) << 62)
 
 static int choose(uint32_t i, struct product *p, char *name, size_t room) {
