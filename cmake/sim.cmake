@@ -284,6 +284,9 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)
+    # A dout of one number on values of one sign: dP and Delta are 500 times their difference.
+    attn_sim_check(check_truncated_dp mla_bwd_sm80_f16_d576_h16 20436340687321
+                   "mla_bwd hq=1 sq=8 sk=20 d=576 topk=65 f16 causal dlse q_start=36 group=8" ATTNSIM_MMA=h100)
   endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)

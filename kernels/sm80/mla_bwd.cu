@@ -39,24 +39,46 @@
 
 /* ------------------------------------------------------------------ products ----------------------- */
 
-/* Columns [16 k0, 16 k1) of x += A B^T: A from rows of heads, B from rows of slots. */
+/* 16-column steps of a partial sum. mma.sync cuts off what lies below the running sum's last bit, always towards zero;
+ * over a whole row that bias shows in dist (large scores) and in dS (dP close to Delta), so partial sums begin at zero
+ * and are joined by f32 additions, which round. */
+constexpr int PART = 2;
+static_assert(DIM % (16 * PART) == 0 && DIM_V % (16 * PART) == 0, "whole partial sums");
+
+/* x += A B^T over 16 `steps` columns: A from rows of heads, B from rows of slots. */
 static __device__ __forceinline__ void multiply(float x[M_H][N_S][4], uint32_t a_lane, int a_pitch, uint32_t b_lane,
-                                                int k0, int k1) {
+                                                int steps) {
+#pragma unroll 1
+    for (int part = 0; part < steps; part += PART) {
+        float y[M_H][N_S][4];
 #pragma unroll
-    for (int k = k0; k < k1; k++) {
-        uint32_t a[M_H][4];
+        for (int m = 0; m < M_H; m++)
 #pragma unroll
-        for (int m = 0; m < M_H; m++) load_matrix4(a[m], tile_step(a_lane, Q_PITCH, 2 * k) + m * 16 * a_pitch);
+            for (int n = 0; n < N_S; n++) y[m][n][0] = y[m][n][1] = y[m][n][2] = y[m][n][3] = 0;
 #pragma unroll
-        for (int n = 0; n < N_S; n += 2) {
-            uint32_t b[4];
-            load_matrix4(b, tile_step(b_lane, Q_PITCH, 2 * k) + n * 8 * Q_PITCH);
+        for (int k = part; k < part + PART; k++) {
+            uint32_t a[M_H][4];
 #pragma unroll
-            for (int m = 0; m < M_H; m++) {
-                mma_m16n8k16(TYPE, x[m][n], a[m], b[0], b[1]);
-                mma_m16n8k16(TYPE, x[m][n + 1], a[m], b[2], b[3]);
+            for (int m = 0; m < M_H; m++)
+                load_matrix4(a[m], tile_step(a_lane, Q_PITCH, 2 * k) + m * 16 * a_pitch);
+#pragma unroll
+            for (int n = 0; n < N_S; n += 2) {
+                uint32_t b[4];
+                load_matrix4(b, tile_step(b_lane, Q_PITCH, 2 * k) + n * 8 * Q_PITCH);
+#pragma unroll
+                for (int m = 0; m < M_H; m++) {
+                    mma_m16n8k16(TYPE, y[m][n], a[m], b[0], b[1]);
+                    mma_m16n8k16(TYPE, y[m][n + 1], a[m], b[2], b[3]);
+                }
             }
         }
+#pragma unroll
+        for (int m = 0; m < M_H; m++)
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) x[m][n][e] += y[m][n][e];
+        __syncwarp(); /* ptxas would unroll, and have several y at a time */
     }
 }
 
@@ -113,32 +135,6 @@ static __device__ __forceinline__ uint32_t cell_of(uint32_t tile, int m, int r, 
 static __device__ __forceinline__ uint4 state_of(uint32_t base, int m, int r) {
     const int head = warp_of() % SQUARE % HEAD_WARPS * WARP_HEADS + 16 * m + 8 * r + (lane_of() >> 2);
     return shared_load128(base + AT_ROWS + 16 * head);
-}
-
-/* Scores are formed in two sums: mma.sync cuts off what lies below the running sum's last bit, always towards zero, and
- * over a whole row of large products that bias shows in dist. The first sum waits where the lane will put P' and dS. */
-static __device__ __forceinline__ void park(uint32_t base, float x[M_H][N_S][4]) {
-#pragma unroll
-    for (int m = 0; m < M_H; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int n = 0; n < N_S; n++) {
-                shared_store32(cell_of(base + AT_P, m, r, n), __float_as_uint(x[m][n][2 * r]));
-                shared_store32(cell_of(base + AT_DS, m, r, n), __float_as_uint(x[m][n][2 * r + 1]));
-                x[m][n][2 * r] = x[m][n][2 * r + 1] = 0;
-            }
-}
-static __device__ __forceinline__ void add_parked(uint32_t base, float x[M_H][N_S][4]) {
-#pragma unroll
-    for (int m = 0; m < M_H; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int n = 0; n < N_S; n++) {
-                x[m][n][2 * r] += __uint_as_float(shared_load32(cell_of(base + AT_P, m, r, n)));
-                x[m][n][2 * r + 1] += __uint_as_float(shared_load32(cell_of(base + AT_DS, m, r, n)));
-            }
 }
 
 constexpr float REST_UP = 16777216.0f, REST_DOWN = 1 / REST_UP;
@@ -409,12 +405,8 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, cons
             for (int m = 0; m < M_H; m++)
 #pragma unroll
                 for (int n = 0; n < N_S; n++) x[m][n][0] = x[m][n][1] = x[m][n][2] = x[m][n][3] = 0;
-            multiply(x, a_lane, a_pitch, b_lane, 0, DIM_V / 32);
-            if (!is_dp) park(base, x);
-            multiply(x, a_lane, a_pitch, b_lane, DIM_V / 32, DIM_V / 16);
+            multiply(x, a_lane, a_pitch, b_lane, is_dp ? DIM_V / 16 : DIM / 16);
             if (!is_dp) {
-                multiply(x, a_lane, a_pitch, b_lane, DIM_V / 16, DIM / 16);
-                add_parked(base, x);
                 store_p(p, base, note, x);
                 if (p->part_dist) sum_heads(base, x);
             }
