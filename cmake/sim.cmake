@@ -124,6 +124,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd b=2 hq=128 sq=3 sk=300 d=576 topk=300 bf16 causal q_start=200 topk_length with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     # No keys: kv may have no address, which no tensor map takes.
     attn_sim_check(check_sm100_no_keys mla_bwd_sm100_bf16_d576_h128 1 "mla_bwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 align=16" ATTNSIM_GPU=b200)
+    # Work tiles of 64 heads: the same; heads that do not exist; two blocks of heads.
+    attn_sim_check(check_sm100_h64_all mla_bwd_sm100_bf16_d576_h64 13
+                   "mla_bwd b=2 hq=64 sq=3 sk=300 d=576 topk=300 bf16 causal q_start=200 topk_length with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_h64_few mla_bwd_sm100_bf16_d576_h64 12
+                   "mla_bwd hq=19 sq=4 sk=300 d=576 topk=300 bf16 topk_length sink grad_sink dlse with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
+    attn_sim_check(check_sm100_h64_blocks mla_bwd_sm100_bf16_d512_h64_det 17
+                   "mla_bwd hq=100 sq=3 sk=300 d=512 topk=200 bf16 deterministic with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
     attn_sim_check(check_sm100_fwd mla_fwd_sm100_bf16_d576_h128 15
                    "mla_fwd b=2 hq=100 sq=4 sk=400 d=576 topk=300 bf16 causal q_start=300 topk_length sink scale=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_fwd_parts mla_fwd_sm100_bf16_d512_h128 2

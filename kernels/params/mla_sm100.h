@@ -9,7 +9,7 @@
 /* A line of mla_bwd_sm100.def. */
 struct kp_mla_bwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, deterministic;
+    int32_t dtype, dim, deterministic, heads;
 };
 
 /* A line of mla_bwd_joined_sm100.def. */
@@ -23,23 +23,26 @@ struct kp_mla_bwd_joined_sm100_config {
 #define KP_SM100_HEADS   128 /* of a pair of CTAs; of joined lists: rows */
 #define KP_SM100_KEYS    64  /* slots of a tile */
 #define KP_SM100_THREADS 384
-/* Q and dO of 64 heads, two tiles of K, P and dS of a CTA's 32 keys and all heads; the rest */
-#define KP_SM100_STAGE(dim) (64 * (dim))
-#define KP_SM100_DS         8192 /* 64 heads x 64 keys, 32 keys x 128 heads */
-#define KP_MLA_BWD_SM100_SHARED(dim)                                                                                   \
-    (128 * (dim) + 128 * KP_MLA_DIM_V + 2 * KP_SM100_STAGE(dim) + 2 * KP_SM100_DS + 3072)
+/* The backward, by its work tile's 128 or 64 heads: Q and dO of half of them; tiles of K; as many times dS, half of the
+ * heads x 64 keys, or P and dS of 32 keys and all heads; the rest */
+#define KP_SM100_STAGE(dim)    (64 * (dim))
+#define KP_SM100_STAGES(heads) ((heads) == 64 ? 3 : 2)
+#define KP_SM100_DS(heads)     (64 * (heads))
+#define KP_MLA_BWD_SM100_SHARED(dim, heads)                                                                            \
+    (128 * (dim) + ((heads) == 64 ? 0 : 128 * KP_MLA_DIM_V) +                                                          \
+     KP_SM100_STAGES(heads) * (KP_SM100_STAGE(dim) + KP_SM100_DS(heads)) + 3072)
 
 struct kp_mla_bwd_sm100 {
     struct kp_mla_bwd bwd;
-    int64_t kv_rows;           /* rows of the map of kv from a batch entry's first to the next's */
-    int64_t tiles, reserved;   /* of `ds`, that a CTA has */
-    struct kp_tensor_map q;    /* [B,SQ,HQ,D]; boxes of 64 heads x 64 columns, 128 bytes swizzled; of joined lists:
-                                  of 64, 32, 16 heads of 1, 2, 4 queries */
+    int64_t kv_rows;         /* rows of the map of kv from a batch entry's first to the next's */
+    int64_t tiles, reserved; /* of `ds`, that a CTA has */
+    struct kp_tensor_map q;  /* [B,SQ,HQ,D]; boxes of 64 heads (work tiles of 64: 16) x 64 columns, 128 bytes swizzled;
+                                  of joined lists: of 64, 32, 16 heads of 1, 2, 4 queries */
     struct kp_tensor_map dout; /* [B,SQ,HQ,DV]; the same */
     struct kp_tensor_map kv;   /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
     struct kp_tensor_map rope; /* the same; 32 columns, 64 bytes swizzled */
     struct kp_tensor_map
-        ds;           /* bf16 [CTAs][tiles][64 heads][64 keys], workspace; boxes of 64 x 64, 128 bytes swizzled */
+        ds;           /* bf16 [CTAs][tiles][a CTA's heads][64 keys], workspace; boxes of a tile, 128 bytes swizzled */
     uint64_t ds_data; /* its address */
     struct kp_mla_joined joined; /* joined lists: of groups bwd.first .. bwd.first + bwd.n - 1, the work tiles; then
                                   * bwd.part_dist is as in struct kp_mla_bwd_joined, and one for each 32 of 64 heads */

@@ -116,6 +116,36 @@ static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[3
     }
 }
 
+/* Stacked: of dQ^T a thread's column d, 32 heads; bits of those that exist, and of those that are not empty. */
+static __device__ __forceinline__ void store_dq_column(uint16_t *to, int64_t step, const uint32_t x[32], uint32_t exist,
+                                                       uint32_t alive) {
+#pragma unroll
+    for (int h = 0; h < 32; h++, to += step)
+        if (exist >> h & 1) *to = alive >> h & 1 ? (uint16_t)pack16(KP_BF16, __uint_as_float(x[h]), 0) : (uint16_t)0;
+}
+static __device__ __forceinline__ void run_dq_columns(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                      uint32_t tm, int rank, uint32_t nth) {
+    const int quarter = warp_of() % 4, lane = lane_of();
+    const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
+    const struct alive alive = alive_of(p, w);
+    const uint32_t low = __ballot_sync(~0u, state_of_row(p, w, lane) >= 0),
+                   high = __ballot_sync(~0u, state_of_row(p, w, 32 + lane) >= 0);
+    uint32_t x[32];
+    await(base, DQ_FULL, nth);
+    tc_after();
+#pragma unroll 1
+    for (int c = 0; c < (ROPE ? 5 : 4); c++) {
+        const int rope = c == 4, upper = rope ? quarter / 2 : c % 2;
+        const int column = rope ? DIM_V + rank * HALF_ROPE : rank * HALF_V + c / 2 * 128 + quarter * 32;
+        tc_load32(x, cells + 32 * c);
+        tc_wait_loads();
+        if (!rope || quarter % 2 == 0)
+            store_dq_column(dq_of_row(p, w, 32 * upper) + column + lane, p->dq.head, x, upper ? high : low,
+                            upper ? alive.word[1] : alive.word[0]);
+    }
+    tc_before();
+}
+
 /* dQ of a work tile: lanes 64 g + h: head h, columns of half g. query >= 0: that of the group alone. */
 static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
                                               uint32_t tm, int rank, uint32_t nth, int query) {
@@ -142,7 +172,10 @@ static __device__ __forceinline__ void run_turns_of_dq(const struct kp_mla_bwd *
     const struct turns turns = turns_of_dq(w, odd);
 #pragma unroll 1
     for (int r = turns.from; r < turns.until; r++, ++*turn) {
-        run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r);
+        if (STACKED)
+            run_dq_columns(p, w, base, tm, rank, *turn);
+        else
+            run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r);
         if (JOINED) tell_read(base, 0, DQ_EMPTY);
     }
 }

@@ -5,6 +5,9 @@
 #ifndef CFG_JOINED
 #define CFG_JOINED 0
 #endif
+#ifndef CFG_HEADS
+#define CFG_HEADS KP_SM100_HEADS
+#endif
 #include "kernels/device/cluster.h"
 #include "kernels/device/joined.h"
 #include "kernels/device/mbarrier.h"
@@ -17,7 +20,7 @@
 #include "kernels/sm100/roles.h"
 
 constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC, JOINED = CFG_JOINED;
-constexpr int HEADS = KP_SM100_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
+constexpr int HEADS = CFG_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2;         /* columns of V, and of dKV, that a CTA has */
 constexpr int HALF_ROPE = 32;             /* and of rope */
 constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
@@ -26,26 +29,36 @@ constexpr int QUERIES = JOINED ? KP_MLA_BWD_JOINED_SM100_GROUP : 1; /* of a work
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
 static_assert(!(JOINED && PAIRS), "entries have no rows of their own");
 
+/* 64 heads: Q and dO are rows of one operand A, 16 of each by turns, so that one product gives S and dP: row 32 x + y
+ * of a CTA's 64 is Q of head 16 x + y, row 32 x + 16 + y its dO. */
+constexpr int STACKED = HEADS == 64, ROWS = 64;
+static_assert(HEADS == 128 || (STACKED && !JOINED), "128 rows a pair");
+
 /* Tensor memory, columns. */
-constexpr uint32_t TM_QT = 0;     /* Q^T: 2 x (128 columns d of this CTA x 128 heads) */
-constexpr uint32_t TM_OT = 128;   /* dO^T, the same */
-constexpr uint32_t TM_ROPE = 256; /* Q^T of rope: lanes 0..31 and 64..95 have d, lanes 32..63 and 96..127 zeros */
-constexpr uint32_t TM_S = 320;    /* S: lanes 64 g + h, 32 keys of half g */
-constexpr uint32_t TM_DP = 352;   /* dP, the same */
-constexpr uint32_t TM_SUM = 384;  /* dKV^T: 2 x (128 d x 64 keys) by turns */
-constexpr uint32_t TM_DQ = 0;     /* dQ, over QT and OT: lanes 64 g + h: columns d of half g: 2 x 128, and 32 of rope */
+constexpr uint32_t HEAD_COLUMNS = HEADS / 2;         /* of operand A over heads */
+constexpr uint32_t TM_QT = 0;                        /* Q^T: 2 x (128 columns d of this CTA x all heads) */
+constexpr uint32_t TM_OT = TM_QT + 2 * HEAD_COLUMNS; /* dO^T, the same */
+/* Q^T of rope: lanes 0..31 and 64..95 have d, lanes 32..63 and 96..127 zeros */
+constexpr uint32_t TM_ROPE = TM_OT + 2 * HEAD_COLUMNS;
+constexpr uint32_t TM_S = 320;   /* S: lanes 64 g + row, 32 keys of half g; stacked: S and dP, without rope */
+constexpr uint32_t TM_DP = 352;  /* dP, the same; stacked: S of rope, in lanes of Q's rows */
+constexpr uint32_t TM_SUM = 384; /* dKV^T: 2 x (128 d x 64 keys) by turns */
+/* Over QT and OT. dQ: lanes 64 g + h: columns d of half g: 2 x 128, and 32 of rope. Stacked, dQ^T: 2 x (128 columns d
+ * of this CTA x 64 heads), then of rope, lanes 64 g + d: 32 heads of half g. */
+constexpr uint32_t TM_DQ = 0;
 constexpr uint32_t TM_COLUMNS = 512;
 
 /* Shared memory, bytes. Slices: rows of 128 bytes, 64 numbers, swizzled. */
 constexpr int SLICES = DIM / 64, SLICES_V = DIM_V / 64;
-constexpr uint32_t Q_SLICE = CTA_HEADS * 128, K_SLICE = CTA_KEYS * 128, KT_SLICE = KEYS * 128;
-constexpr uint32_t AT_Q = 0;                            /* [SLICES][64 heads][64 columns] */
-constexpr uint32_t AT_DOUT = AT_Q + SLICES * Q_SLICE;   /* [SLICES_V][64 heads][64 columns] */
-constexpr uint32_t AT_K = AT_DOUT + SLICES_V * Q_SLICE; /* 2 tiles, see below */
-constexpr uint32_t STAGE = KP_SM100_STAGE(DIM);
-constexpr uint32_t AT_P = AT_K + 2 * STAGE;    /* [128 heads][32 keys], 64 bytes swizzled */
-constexpr uint32_t AT_DS = AT_P + KP_SM100_DS; /* the same */
-constexpr uint32_t AT_NOTES = AT_DS + KP_SM100_DS;
+constexpr uint32_t Q_SLICE = ROWS * 128, K_SLICE = CTA_KEYS * 128, KT_SLICE = KEYS * 128;
+constexpr uint32_t AT_Q = 0;                          /* [SLICES][64 heads][64 columns]; stacked: 64 rows */
+constexpr uint32_t AT_DOUT = AT_Q + SLICES * Q_SLICE; /* [SLICES_V][64 heads][64 columns]; stacked: nothing */
+constexpr uint32_t AT_K = AT_DOUT + (STACKED ? 0 : SLICES_V) * Q_SLICE; /* STAGES tiles, see below */
+constexpr uint32_t STAGE = KP_SM100_STAGE(DIM), DS_STAGE = KP_SM100_DS(HEADS);
+constexpr uint32_t STAGES = KP_SM100_STAGES(HEADS);
+constexpr uint32_t AT_P = AT_K + STAGES * STAGE; /* [all heads][32 keys], 64 bytes swizzled; pass 2: dS, STAGES tiles */
+constexpr uint32_t AT_DS = AT_P + DS_STAGE;      /* the same */
+constexpr uint32_t AT_NOTES = AT_P + STAGES * DS_STAGE;
 constexpr int NOTES = 4;                 /* tiles */
 constexpr uint32_t NOTE_KEYS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
 constexpr uint32_t NOTE = NOTE_KEYS + (JOINED ? 8 * QUERIES : 16);
@@ -56,11 +69,12 @@ constexpr uint32_t AT_BARRIERS = AT_ODD + (JOINED ? NOTES * ODD + 16 : 0);
 /* A tile of K, by pass:
  *   scores      [SLICES][32 keys of this CTA][64 columns]
  *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
- * and before a work tile's first tile both stages hold what the other CTA's heads have in this CTA's columns:
- *   Q [4][64 heads][64], rope [64 heads][64], dO [4][64 heads][64] */
+ * and before a work tile's first tile they hold what the other CTA's heads have in this CTA's columns:
+ *   Q [4][64 heads][64], rope [64 heads][64], dO [4][64 heads][64]; stacked: Q and dO [4][64 rows][64], rope */
 constexpr uint32_t KT_ROPE = 4 * KT_SLICE;
 constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
-                   AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0);
+                   AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0),
+                   AT_OTHER_END = AT_OTHER_DOUT + (STACKED ? 0 : 4 * Q_SLICE);
 
 /* Joined lists: DS_FULL is each CTA's, and has the stages of the notes, which guard AT_ODD. */
 constexpr int DS_STAGES = JOINED ? NOTES : 1;
@@ -71,12 +85,12 @@ enum barrier {
     OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                  work tiles */
     OTHER_EMPTY,                      /* 8 warps: in tensor memory                            work tiles */
     CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there        work tiles */
-    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS  2 stages */
-    K_EMPTY = K_FULL + 2,             /* C                                                    2 stages */
-    S_FULL = K_EMPTY + 2,             /* C                                                    tiles */
-    DP_FULL,                          /* C                                                    tiles */
-    S_EMPTY,                          /* L, 8 warps: S is in registers                        tiles */
-    DP_EMPTY,                         /* L, 8 warps                                           tiles */
+    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS  STAGES */
+    K_EMPTY = K_FULL + STAGES,        /* C                                                    STAGES */
+    S_FULL = K_EMPTY + STAGES,        /* C; stacked: S and dP                                 tiles */
+    DP_FULL,                          /* C; stacked: never                                    tiles */
+    S_EMPTY,                          /* L, 8 warps: S is in registers; stacked: and dP       tiles */
+    DP_EMPTY,                         /* L, 8 warps; stacked: never                           tiles */
     P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
     DS_FULL,                          /* L, 8 warps                                           tiles */
     PDS_EMPTY = DS_FULL + DS_STAGES,  /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
@@ -92,8 +106,8 @@ enum barrier {
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
 constexpr uint32_t SHARED_BYTES = AT_SLOT + 16;
-static_assert(SHARED_BYTES <= KP_MLA_BWD_SM100_SHARED(DIM), "the host asks for as much");
-static_assert(AT_OTHER_DOUT + 4 * Q_SLICE <= AT_P, "both stages hold it");
+static_assert(SHARED_BYTES <= KP_MLA_BWD_SM100_SHARED(DIM, HEADS), "the host asks for as much");
+static_assert(AT_OTHER_END <= AT_P, "stages of K hold it");
 
 /* Warps: 0..3 scores, 4..7 gradients, 8 products (even CTA), 9 copies, 10 notes. */
 constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_NOTES = 10;

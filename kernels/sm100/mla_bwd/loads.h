@@ -29,12 +29,30 @@ static __device__ __forceinline__ void gather_columns(const struct kp_mla_bwd_sm
     }
 }
 
+/* Stacked: `slices` slices of a CTA's rows of Q and dO, 64 columns each from `column` on and, the last, of rope, which
+ * dO does not have: zeros. A copy brings 16 heads. */
+static __device__ __forceinline__ void load_rows(const struct kp_mla_bwd_sm100 *p, const struct work *w, uint32_t to,
+                                                 uint32_t full, int rank, int slices, int column) {
+    const int2 box = box_of_rows(&p->bwd, w, rank);
+    if (lane_of() == 0) mbar_expect(full, (uint32_t)slices * Q_SLICE);
+    __syncwarp();
+    for (int c = lane_of(); c < 4 * slices; c += 32) {
+        const int slice = c / 4, x = ROPE && slice == slices - 1 ? DIM_V : column + 64 * slice;
+        tensor_copy4(to + (uint32_t)c * (Q_SLICE / 4), c & 1 ? &p->dout : &p->q, full, x, box.x + c / 2 % 2 * 16, box.y,
+                     (int)w->b);
+    }
+    __syncwarp();
+}
 /* Q and dO of this CTA's heads, and the other CTA's heads in this CTA's columns. Lanes start a slice each. */
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 *p, const struct work *w, uint32_t base,
                                                   int rank) {
     const uint32_t full = at_barrier(base, Q_FULL), lane = (uint32_t)lane_of();
     const int2 own = box_of_rows(&p->bwd, w, rank);
     const int b = (int)w->b;
+    if (STACKED) {
+        load_rows(p, w, base + AT_Q, full, rank, SLICES, 0);
+        return;
+    }
     if (lane == 0) mbar_expect(full, (SLICES + SLICES_V) * Q_SLICE);
     __syncwarp();
     if (lane < SLICES)
@@ -49,6 +67,10 @@ static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_
     const uint32_t full = at_barrier(base, OTHER_FULL);
     const int2 other = box_of_rows(&p->bwd, w, 1 - rank);
     const int lane = lane_of(), b = (int)w->b;
+    if (STACKED) {
+        load_rows(p, w, base + AT_OTHER_Q, full, 1 - rank, ROPE ? 5 : 4, rank * HALF_V);
+        return;
+    }
     if (lane == 0) mbar_expect(full, (ROPE ? 9 : 8) * Q_SLICE);
     __syncwarp();
     if (lane < 4)
@@ -71,17 +93,17 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         const int ds_row = (int)(blockIdx.x * p->tiles) * CTA_HEADS;
         await(base, Q_EMPTY, n - 1);
         load_heads(p, &w, base, rank);
-        if (stage > 0) await(base, K_EMPTY + (stage - 1) % 2, (stage - 1) / 2);
-        if (stage > 1) await(base, K_EMPTY + stage % 2, (stage - 2) / 2);
+        for (uint32_t k = 1; k <= STAGES && k <= stage; k++)
+            await(base, K_EMPTY + (stage - k) % STAGES, (stage - k) / STAGES);
         load_other_heads(p, &w, base, rank);
         await(base, OTHER_EMPTY, n);
         for (int t = 0; t < w.tiles; t++, stage++) {
-            const uint32_t full = at_barrier(base, K_FULL + stage % 2);
+            const uint32_t full = at_barrier(base, K_FULL + stage % STAGES);
             const int rows = row_of_slot(&p->bwd, &w, t, rank * CTA_KEYS + lane, row0, -1);
-            await(base, K_EMPTY + stage % 2, stage / 2 - 1);
+            await(base, K_EMPTY + stage % STAGES, stage / STAGES - 1);
             if (rank == 0 && lane == 0) mbar_expect(full, 2 * STAGE);
             __syncwarp();
-            gather_keys(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rows);
+            gather_keys(p, base + AT_K + stage % STAGES * STAGE, pair_leader(full), rows);
         }
         done += (uint32_t)w.tiles;
         if (!with_dq) continue;
@@ -92,15 +114,15 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         for (int r = turns.from; r < turns.until; r++) {
             const int2 tiles = tiles_of_turn(&p->bwd, &w, r);
             for (int t = tiles.x; t < tiles.y; t++, stage++) {
-                const uint32_t full = at_barrier(base, K_FULL + stage % 2);
+                const uint32_t full = at_barrier(base, K_FULL + stage % STAGES);
                 const int rows0 = row_of_slot(&p->bwd, &w, t, lane, row0, turns.whole ? -1 : r),
                           rows1 = row_of_slot(&p->bwd, &w, t, 32 + lane, row0, turns.whole ? -1 : r);
-                await(base, K_EMPTY + stage % 2, stage / 2 - 1);
-                if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + KP_SM100_DS));
+                await(base, K_EMPTY + stage % STAGES, stage / STAGES - 1);
+                if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + DS_STAGE));
                 __syncwarp();
-                gather_columns(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rank, rows0, rows1);
+                gather_columns(p, base + AT_K + stage % STAGES * STAGE, pair_leader(full), rank, rows0, rows1);
                 if (lane == 0)
-                    tensor_copy2(base + (stage % 2 ? AT_DS : AT_P), &p->ds, pair_leader(full), 0,
+                    tensor_copy2(base + AT_P + stage % STAGES * DS_STAGE, &p->ds, pair_leader(full), 0,
                                  ds_row + t * CTA_HEADS);
                 __syncwarp();
             }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512. Simulated, not yet run on silicon. A pair
- * of CTAs, a cluster, owns 128 heads of one query and walks the query's slots twice, 64 at a time.
+ * of CTAs, a cluster, owns 128 or 64 heads of one query and walks the query's slots twice, 64 at a time.
  *
  *   S = Q K^T      P' = exp2(scale log2(e) S - lse2)      dP = dO V^T      P = g P'      dS = scale P' (g dP - shift)
  *   dKV^T = dO^T P + Q^T dS (first pass)                  dQ = dS K (second pass)
@@ -19,6 +19,11 @@
  * dS, which a thread stores into the CTA that has its 32 keys. Q^T and dO^T of all heads stay in tensor memory, a CTA's
  * half of the columns, which leaves no columns for dQ: it has a pass of its own, for which K is gathered again (by
  * columns) and the rounded dS, 16 KB a tile, goes through the second-level cache.
+ *
+ * 64 heads: a CTA's 64 rows of operand A are Q and dO of 32 heads, by turns of 16, so that one product gives S and dP;
+ * S of rope is a product of its own. dQ^T = K^T dS^T in the place of dQ: M is columns d, which are enough. Three tiles
+ * of K are under way. Columns of tensor memory: Q^T 0..63, dO^T 64..127, rope 128..159, S and dP 320..351, S of rope
+ * 352..383, dKV as below; second pass: dQ^T 0..127, its rope 128..159.
  *
  * Joined lists: the 128 rows are heads of 2, 4 or 8 neighbouring queries, and slots are entries of their joined list
  * (group.h); a group whose values are not all finite takes several turns over queries.
@@ -41,9 +46,9 @@
 #else
 #include "kernels/sm100/mla_bwd/query.h"
 #endif
+#include "kernels/sm100/mla_bwd/operands.h"
 #include "kernels/sm100/mla_bwd/gradients.h"
 #include "kernels/sm100/mla_bwd/loads.h"
-#include "kernels/sm100/mla_bwd/operands.h"
 #include "kernels/sm100/mla_bwd/products.h"
 #include "kernels/sm100/mla_bwd/scores.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: Q^T and dO^T of all 128 heads, this CTA's columns, from shared to tensor memory, where they stay
+ * Part of mla_bwd.cu: Q^T and dO^T of all heads, this CTA's columns, from shared to tensor memory, where they stay
  * for the work tile: operand A of dKV^T = dO^T P + Q^T dS. Warps 0..3 bring Q, 4..7 dO.
  *
  * Lane 32 q + 8 k + r of a chunk of 128 columns has column 32 q + 4 r + k: then a thread of gradients.h, which gets
@@ -7,14 +7,14 @@
 #ifndef ATTN_SM100_MLA_BWD_OPERANDS_H
 #define ATTN_SM100_MLA_BWD_OPERANDS_H
 
-/* Which of the 128 heads are not empty, a bit each. Nothing of an empty row's q and dout may reach dKV. */
+/* Which of all heads are not empty, a bit each. Nothing of an empty row's q and dout may reach dKV. */
 struct alive {
-    uint32_t word[4];
+    uint32_t word[HEADS / 32];
 };
 static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd *p, const struct work *w) {
     struct alive a;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < HEADS / 32; k++) {
         const int64_t state = state_of_row(p, w, 32 * k + lane_of());
         const float lse2 = state >= 0 ? ((const struct kp_mla_row *)p->rows)[state].lse2 : INF;
         a.word[k] = __ballot_sync(~0u, lse2 != INF);
@@ -22,23 +22,30 @@ static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd 
     return a;
 }
 
-/* 64 heads of one column: `slice` of [64 heads][64 columns], its column. Heads 64 `side` .. of the block. */
+/* A CTA's heads of one column: `slice` of [64 rows][64 columns], its column. Heads CTA_HEADS `side` .. of the block. */
 static __device__ __forceinline__ void bring_heads(uint32_t cells, uint32_t slice, int column, const struct alive *a,
                                                    int side) {
-    const uint32_t alive[2] = {side ? a->word[2] : a->word[0], side ? a->word[3] : a->word[1]};
+    constexpr int WORDS = CTA_HEADS / 32;
     const uint32_t byte = (uint32_t)column % 8 * 2, chunk = (uint32_t)(column / 8) << 4;
-    uint32_t x[32];
+    uint32_t x[CTA_HEADS / 2], alive[WORDS], all = ~0u;
 #pragma unroll
-    for (int h = 0; h < CTA_HEADS; h += 2)
-        x[h / 2] = shared_load16(slice + h * 128 + (chunk ^ (h % 8) << 4) + byte) |
-                   shared_load16(slice + (h + 1) * 128 + (chunk ^ (h + 1) % 8 << 4) + byte) << 16;
-    if ((alive[0] & alive[1]) != ~0u)
+    for (int k = 0; k < WORDS; k++) all &= alive[k] = side ? a->word[WORDS + k] : a->word[k];
+#pragma unroll
+    for (int h = 0; h < CTA_HEADS; h += 2) {
+        const int row = STACKED ? h / 16 * 32 + h % 16 : h;
+        x[h / 2] = shared_load16(slice + row * 128 + (chunk ^ (h % 8) << 4) + byte) |
+                   shared_load16(slice + (row + 1) * 128 + (chunk ^ (h + 1) % 8 << 4) + byte) << 16;
+    }
+    if (all != ~0u)
 #pragma unroll
         for (int h = 0; h < CTA_HEADS; h += 2) {
             const uint32_t bits = alive[h / 32] >> h % 32;
             x[h / 2] &= (bits & 1 ? 0xffffu : 0) | (bits & 2 ? 0xffff0000u : 0);
         }
-    tc_store32(cells + 32 * side, x);
+    if (STACKED)
+        tc_store16(cells + CTA_HEADS / 2 * side, x);
+    else
+        tc_store32(cells + CTA_HEADS / 2 * side, x);
 }
 
 static __device__ __forceinline__ void run_operands(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
@@ -53,9 +60,16 @@ static __device__ __forceinline__ void run_operands(const struct kp_mla_bwd *p, 
     for (int chunk = 0; chunk < 2; chunk++) {
         const int column = 128 * chunk + 32 * quarter + 4 * (lane % 8) + lane / 8; /* of this CTA's half */
         const int slice = column / 64, own = rank * (HALF_V / 64) + slice;
-        const uint32_t to = cells + (is_dout ? TM_OT : TM_QT) + 64 * chunk;
-        bring_heads(to, base + (is_dout ? AT_DOUT : AT_Q) + own * Q_SLICE, column % 64, &a, rank);
-        bring_heads(to, base + (is_dout ? AT_OTHER_DOUT : AT_OTHER_Q) + slice * Q_SLICE, column % 64, &a, 1 - rank);
+        const uint32_t to = cells + (is_dout ? TM_OT : TM_QT) + HEAD_COLUMNS * chunk;
+        /* Stacked: head 0 of dO is row 16. */
+        const uint32_t heads = !is_dout  ? AT_Q
+                               : STACKED ? AT_Q + 16 * 128
+                                         : AT_DOUT,
+                       others = !is_dout  ? AT_OTHER_Q
+                                : STACKED ? AT_OTHER_Q + 16 * 128
+                                          : AT_OTHER_DOUT;
+        bring_heads(to, base + heads + own * Q_SLICE, column % 64, &a, rank);
+        bring_heads(to, base + others + slice * Q_SLICE, column % 64, &a, 1 - rank);
     }
     if (ROPE && !is_dout) {
         if (quarter % 2 == 0) {
@@ -67,7 +81,7 @@ static __device__ __forceinline__ void run_operands(const struct kp_mla_bwd *p, 
 #pragma unroll
             for (int c = 0; c < 32; c++) zero[c] = 0;
             tc_store32(cells + TM_ROPE, zero);
-            tc_store32(cells + TM_ROPE + 32, zero);
+            if (!STACKED) tc_store32(cells + TM_ROPE + 32, zero);
         }
     }
     tc_wait_stores();

@@ -7,10 +7,11 @@ constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16); /* rows of 128 bytes alo
 constexpr uint64_t KEYS64 = tc_operand(64, 512, 16);    /* P and dS: a row is a head, 32 keys along n */
 constexpr uint64_t KT128 = tc_operand(128, 1024, KT_SLICE), KT64 = tc_operand(64, 512, 16); /* K: a row is a key */
 constexpr uint32_t SHAPE_SCORES = tc_shape(128, KEYS, 0), SHAPE_SUM = tc_shape(256, KEYS, 1),
-                   SHAPE_SUM_ROPE = tc_shape(128, KEYS, 1), SHAPE_DQ = tc_shape(128, DIM_V / 2, 1),
-                   SHAPE_DQ_ROPE = tc_shape(128, ROPE ? ROPE : 64, 1);
+                   SHAPE_SUM_ROPE = tc_shape(128, KEYS, 1);
+constexpr uint32_t SHAPE_DQ = STACKED ? tc_shape(256, HEADS, 0, KP_BF16, 1) : tc_shape(128, DIM_V / 2, 1),
+                   SHAPE_DQ_ROPE = STACKED ? tc_shape(128, HEADS, 0, KP_BF16, 1) : tc_shape(128, ROPE ? ROPE : 64, 1);
 
-/* D = A B^T over `slices` slices of 64 columns: S = Q K^T, dP = dO V^T. */
+/* D = A B^T over `slices` slices of 64 columns: S = Q K^T, dP = dO V^T; stacked: both. */
 static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t heads, uint32_t keys, int slices) {
     const uint64_t a = tc_operand_at(ROWS128, heads), b = tc_operand_at(ROWS128, keys);
 #pragma unroll 1
@@ -36,8 +37,26 @@ static __device__ __forceinline__ void start_sum_of_query(uint32_t cells, uint32
     for (int k = r * steps; k < (r + 1) * steps; k++)
         tc_multiply_cells(cells, a + 8 * (uint32_t)k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > r * steps));
 }
-/* dQ (+)= dS K over a tile of keys. */
+/* dQ (+)= dS K over a tile of keys. Stacked: dQ^T (+)= K^T dS^T, whose M is columns d; rope has 32 of 64 rows a CTA,
+ * the others being the same again, since their operand lies 0 bytes from the first. */
+static __device__ __forceinline__ void start_dq_columns(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
+    const uint64_t a = tc_operand_at(KT128, keys), b = tc_operand_at(ROWS128, ds),
+                   rope = tc_operand_at(tc_operand(64, 512, 0), keys + KT_ROPE);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            tc_multiply(tm + TM_DQ + 64 * c, a + (uint64_t)((c * 2 * (int)KT_SLICE + k * 2048) / 16), b + 2 * k,
+                        SHAPE_DQ, add | (k > 0));
+        if (ROPE)
+            tc_multiply(tm + TM_DQ + 128, rope + (uint64_t)(k * 1024 / 16), b + 2 * k, SHAPE_DQ_ROPE, add | (k > 0));
+    }
+}
 static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
+    if (STACKED) {
+        start_dq_columns(tm, ds, keys, add);
+        return;
+    }
     const uint64_t a = tc_operand_at(ROWS128, ds), b = tc_operand_at(KT128, keys),
                    rope = tc_operand_at(KT64, keys + KT_ROPE);
 #pragma unroll
@@ -60,17 +79,20 @@ struct progress {
 /* S and dP of the tile whose K comes next. */
 static __device__ __forceinline__ void scores_of_tile(uint32_t base, uint32_t tm, struct progress *n, uint32_t tile,
                                                       int last) {
-    const uint32_t keys = base + AT_K + n->stage % 2 * STAGE;
-    await(base, K_FULL + n->stage % 2, n->stage / 2);
+    const uint32_t keys = base + AT_K + n->stage % STAGES * STAGE;
+    await(base, K_FULL + n->stage % STAGES, n->stage / STAGES);
     await_pair(base, S_EMPTY, tile - 1);
     tc_after();
-    start_scores(tm + TM_S, base + AT_Q, keys, SLICES);
+    start_scores(tm + TM_S, base + AT_Q, keys, STACKED ? SLICES_V : SLICES);
+    if (STACKED && ROPE) start_scores(tm + TM_DP, base + AT_Q + SLICES_V * Q_SLICE, keys + SLICES_V * K_SLICE, 1);
     tc_commit(at_barrier(base, S_FULL));
-    await_pair(base, DP_EMPTY, tile - 1);
-    tc_after();
-    start_scores(tm + TM_DP, base + AT_DOUT, keys, SLICES_V);
-    tc_commit(at_barrier(base, DP_FULL));
-    tc_commit(at_barrier(base, K_EMPTY + n->stage % 2));
+    if (!STACKED) {
+        await_pair(base, DP_EMPTY, tile - 1);
+        tc_after();
+        start_scores(tm + TM_DP, base + AT_DOUT, keys, SLICES_V);
+        tc_commit(at_barrier(base, DP_FULL));
+    }
+    tc_commit(at_barrier(base, K_EMPTY + n->stage % STAGES));
     if (last) tc_commit(at_barrier(base, Q_EMPTY));
     n->stage++;
 }
@@ -102,7 +124,7 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
             const int rope = u == 2;
             await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
             tc_after();
-            if (!rope) start_turn(p, w, to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
+            if (!rope) start_turn(p, w, to, tm + TM_OT + HEAD_COLUMNS * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
             if (first) {
                 await_ds(base, n->tile);
                 tc_after();
@@ -112,7 +134,7 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
                 turns = turns_of_tile(p, w, t, 1);
                 start_turn(p, w, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
             }
-            start_turn(p, w, to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS,
+            start_turn(p, w, to, tm + (rope ? TM_ROPE : TM_QT + HEAD_COLUMNS * u), base + AT_DS,
                        rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &turns, r);
             tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
@@ -130,10 +152,11 @@ static __device__ __forceinline__ void turns_of_pass(const struct kp_mla_bwd *p,
         const int2 tiles = tiles_of_turn(p, w, r);
         if (JOINED) await_pair(base, DQ_EMPTY, n->turn - 1);
         for (int t = tiles.x; t < tiles.y; t++, n->stage++) {
-            await(base, K_FULL + n->stage % 2, n->stage / 2);
+            const uint32_t stage = n->stage % STAGES;
+            await(base, K_FULL + stage, n->stage / STAGES);
             tc_after();
-            start_dq(tm, base + (n->stage % 2 ? AT_DS : AT_P), base + AT_K + n->stage % 2 * STAGE, t > tiles.x);
-            tc_commit(at_barrier(base, K_EMPTY + n->stage % 2));
+            start_dq(tm, base + AT_P + stage * DS_STAGE, base + AT_K + stage * STAGE, t > tiles.x);
+            tc_commit(at_barrier(base, K_EMPTY + stage));
         }
         tc_commit(at_barrier(base, DQ_FULL));
     }

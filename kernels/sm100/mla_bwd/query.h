@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: what a pair of CTAs works on, 128 heads of one query and its slots. group.h has the same names
- * for joined lists. */
+ * Part of mla_bwd.cu: what a pair of CTAs works on, 128 or 64 heads of one query and its slots. group.h has the
+ * same names for joined lists. */
 #ifndef ATTN_SM100_MLA_BWD_QUERY_H
 #define ATTN_SM100_MLA_BWD_QUERY_H
 #include "kernels/sm100/mla_bwd/layout.h"

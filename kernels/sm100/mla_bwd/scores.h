@@ -1,29 +1,55 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: P and dS from S and dP, by four warps. A thread has one head and 32 keys. */
+ * Part of mla_bwd.cu: P and dS from S and dP, by four warps. A thread has one head and 32 keys; stacked: 16 keys. */
 #ifndef ATTN_SM100_MLA_BWD_SCORES_H
 #define ATTN_SM100_MLA_BWD_SCORES_H
 
-/* Thread's row, of the CTA's 64 heads, and half of the keys, which is the CTA that has them as operand. */
-static __device__ __forceinline__ int score_head(void) { return (int)threadIdx.x % CTA_HEADS; }
-static __device__ __forceinline__ int score_half(void) { return (int)threadIdx.x / CTA_HEADS % 2; }
+constexpr int THREAD_KEYS = STACKED ? 16 : CTA_KEYS, CHUNKS = THREAD_KEYS / 8; /* of 16 bytes */
 
-/* 32 numbers of a head's row of P or dS, rounded. */
-static __device__ __forceinline__ void pack_row(uint4 y[4], const float x[CTA_KEYS]) {
+/* Thread's head, of the CTA's; half of the keys, which is the CTA that has them as operand; of these its first. */
+static __device__ __forceinline__ int score_head(void) {
+    return STACKED ? warp_of() % 2 * 16 + lane_of() % 16 : (int)threadIdx.x % CTA_HEADS;
+}
+static __device__ __forceinline__ int score_half(void) { return (int)threadIdx.x / ROWS % 2; }
+static __device__ __forceinline__ int score_key(void) { return STACKED ? lane_of() / 16 * 16 : 0; }
+
+/* A thread's numbers of a head's row of P or dS, rounded. */
+static __device__ __forceinline__ void pack_row(uint4 y[CHUNKS], const float x[THREAD_KEYS]) {
 #pragma unroll
-    for (int c = 0; c < 4; c++)
+    for (int c = 0; c < CHUNKS; c++)
         y[c] = make_uint4(pack16(KP_BF16, x[8 * c], x[8 * c + 1]), pack16(KP_BF16, x[8 * c + 2], x[8 * c + 3]),
                           pack16(KP_BF16, x[8 * c + 4], x[8 * c + 5]), pack16(KP_BF16, x[8 * c + 6], x[8 * c + 7]));
 }
-/* To the CTA that has these keys: row `head` of 128, 64 bytes, swizzled. */
-static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int half, int head, const uint4 y[4]) {
-    const uint32_t row = rows + (uint32_t)(rank * CTA_HEADS + head) * 64, turn = (uint32_t)(head >> 1 & 3) << 4;
+/* To the CTA that has these keys: row `head` of all, 64 bytes, swizzled. */
+static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int half, int head, const uint4 y[CHUNKS]) {
+    const uint32_t row = rows + (uint32_t)(rank * CTA_HEADS + head) * 64,
+                   turn = (uint32_t)((head >> 1 & 3) ^ score_key() / 8) << 4;
     if (half == rank) {
 #pragma unroll
-        for (int c = 0; c < 4; c++) shared_store128(row + (16 * c ^ turn), y[c]);
+        for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ turn), y[c]);
     } else {
         const uint32_t there = cluster_address(row, (uint32_t)half);
 #pragma unroll
-        for (int c = 0; c < 4; c++) cluster_store128(there + (16 * c ^ turn), y[c]);
+        for (int c = 0; c < CHUNKS; c++) cluster_store128(there + (16 * c ^ turn), y[c]);
+    }
+}
+
+/* Stacked: S and dP of the thread's keys. Lanes 0..15 of a warp have S of 16 heads and 32 keys, lanes 16..31 dP of the
+ * same; each keeps half of its keys and gives the other half for the other number of its own. S of rope stands apart:
+ * in dP's rows it would be 0 times what K has there, which may not be finite. */
+static __device__ __forceinline__ void load_both(uint32_t s[THREAD_KEYS], uint32_t dp[THREAD_KEYS], uint32_t cells) {
+    const int high = lane_of() / 16;
+    uint32_t x[32], rope[32];
+    tc_load32(x, cells + TM_S);
+    if (ROPE) tc_load32(rope, cells + TM_DP);
+    tc_wait_loads();
+    if (ROPE && !high)
+#pragma unroll
+        for (int e = 0; e < 32; e++) x[e] = __float_as_uint(__uint_as_float(x[e]) + __uint_as_float(rope[e]));
+#pragma unroll
+    for (int e = 0; e < 16; e++) {
+        const uint32_t other = __shfl_xor_sync(~0u, high ? x[e] : x[16 + e], 16);
+        s[e] = high ? other : x[e];
+        dp[e] = high ? x[16 + e] : other;
     }
 }
 
@@ -67,14 +93,14 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
     if (half_warps) to[16] = y[16];
 }
 #else
-/* Sums of P' over the warp's 32 heads, to the part of dist that these heads have. */
+/* Sums of P' over the warp's heads, to the part of dist that these heads have. */
 static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct work *w, int rank, int t,
-                                                  const float x[CTA_KEYS]) {
+                                                  const float x[THREAD_KEYS]) {
     const int lane = lane_of(), part = w->block * 4 + rank * 2 + warp_of() % 2;
-    float y[CTA_KEYS];
+    float y[THREAD_KEYS];
 #pragma unroll
-    for (int e = 0; e < CTA_KEYS; e++) y[e] = x[e];
-    sum_lanes<CTA_KEYS>(y);
+    for (int e = 0; e < THREAD_KEYS; e++) y[e] = x[e];
+    sum_lanes<THREAD_KEYS>(y);
     const int slot = t * KEYS + score_half() * CTA_KEYS + lane;
     if (slot < p->in.topk)
         ((float *)p->part_dist)[((int64_t)part * p->in.batch * p->in.seq_q + w->flat) * p->in.topk + slot] = y[0];
@@ -82,9 +108,9 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
 #endif
 
 /* 0 if all of them are finite, else NaN. */
-static __device__ __forceinline__ float probe(float sum, const uint32_t word[CTA_KEYS]) {
+static __device__ __forceinline__ float probe(float sum, const uint32_t word[THREAD_KEYS]) {
 #pragma unroll
-    for (int e = 0; e < CTA_KEYS; e++) sum = __fmaf_rn(__uint_as_float(word[e]), 0, sum);
+    for (int e = 0; e < THREAD_KEYS; e++) sum = __fmaf_rn(__uint_as_float(word[e]), 0, sum);
     return sum;
 }
 
@@ -100,55 +126,63 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
     const float scale = p->in.scale, g = row.y, shift = row.z;
     const int empty = row.x == INF;
     const uint32_t bits = NOTE_KEYS + 8 * (uint32_t)query_of_row(p, rank * CTA_HEADS + head) + 4 * (uint32_t)half;
-    /* this CTA's dS of the work tile: [tile][64 heads][64 keys] */
-    uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (KP_SM100_DS / 16) + head * 8 + half * 4;
+    /* this CTA's dS of the work tile: [tile][its heads][64 keys] */
+    uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (DS_STAGE / 16) + head * 8 + half * 4 +
+                score_key() / 8;
 #pragma unroll 1
-    for (int t = 0; t < w->tiles; t++, tile++, done++, ds += KP_SM100_DS / 16) {
-        float x[CTA_KEYS];
-        uint32_t word[CTA_KEYS];
-        uint4 y[4];
+    for (int t = 0; t < w->tiles; t++, tile++, done++, ds += DS_STAGE / 16) {
+        float x[THREAD_KEYS];
+        uint32_t word[THREAD_KEYS], dp[THREAD_KEYS];
+        uint4 y[CHUNKS];
         await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
-        const uint32_t on = empty ? 0 : shared_load32(base + AT_NOTES + tile % NOTES * NOTE + bits);
+        uint32_t on = empty ? 0 : shared_load32(base + AT_NOTES + tile % NOTES * NOTE + bits);
+        if (STACKED) on >>= score_key();
         tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
         await(base, S_FULL, tile);
         tc_after();
-        tc_load32(word, cells + TM_S);
-        tc_wait_loads();
+        if (STACKED) {
+            load_both(word, dp, cells);
+        } else {
+            tc_load32(word, cells + TM_S);
+            tc_wait_loads();
+        }
         tc_before();
         tell_read(base, 0, S_EMPTY);
         const float scores_probe = JOINED ? probe(0, word) : 0;
 #pragma unroll
-        for (int e = 0; e < CTA_KEYS; e++)
+        for (int e = 0; e < THREAD_KEYS; e++)
             x[e] = on >> e & 1 ? exp2_fast(__fmaf_rn(__uint_as_float(word[e]), p->in.scale_log2, -row.x)) : 0;
         {
-            float gx[CTA_KEYS];
+            float gx[THREAD_KEYS];
 #pragma unroll
-            for (int e = 0; e < CTA_KEYS; e++) gx[e] = on >> e & 1 ? g * x[e] : 0;
+            for (int e = 0; e < THREAD_KEYS; e++) gx[e] = on >> e & 1 ? g * x[e] : 0;
             pack_row(y, gx);
         }
         await(base, PDS_EMPTY, done - 1);
         store_row(base + AT_P, rank, half, head, y);
         tell_written(base, P_FULL);
         if (p->part_dist) store_dist(p, w, rank, t, x);
-        await(base, DP_FULL, tile);
-        tc_after();
-        tc_load32(word, cells + TM_DP);
-        tc_wait_loads();
-        tc_before();
-        tell_read(base, 0, DP_EMPTY);
+        if (!STACKED) {
+            await(base, DP_FULL, tile);
+            tc_after();
+            tc_load32(dp, cells + TM_DP);
+            tc_wait_loads();
+            tc_before();
+            tell_read(base, 0, DP_EMPTY);
+        }
         if (JOINED) {
-            const uint32_t odd = __any_sync(~0u, !empty && probe(scores_probe, word) != 0);
+            const uint32_t odd = __any_sync(~0u, !empty && probe(scores_probe, dp) != 0);
             note_odd(base, rank, tile, odd);
         }
 #pragma unroll
-        for (int e = 0; e < CTA_KEYS; e++)
-            x[e] = on >> e & 1 ? x[e] * scale * __fmaf_rn(g, __uint_as_float(word[e]), -shift) : 0;
+        for (int e = 0; e < THREAD_KEYS; e++)
+            x[e] = on >> e & 1 ? x[e] * scale * __fmaf_rn(g, __uint_as_float(dp[e]), -shift) : 0;
         pack_row(y, x);
         store_row(base + AT_DS, rank, half, head, y);
         tell_ds(base, tile);
         if (p->dq.data) {
 #pragma unroll
-            for (int c = 0; c < 4; c++) ds[c] = y[c];
+            for (int c = 0; c < CHUNKS; c++) ds[c] = y[c];
         }
     }
     if (!p->dq.data) return;

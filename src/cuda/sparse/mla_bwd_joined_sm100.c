@@ -62,7 +62,7 @@ static struct geometry lay_out(const struct attn_core_device *dev, const attn_pr
     g.sum = take(&g, p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), g.dist_blocks * g.listed * g.group * g.entries, sizeof(float));
-    g.ds = take(&g, 1, g.ctas * g.tiles, KP_SM100_DS);
+    g.ds = take(&g, 1, g.ctas * g.tiles, KP_SM100_DS(KP_SM100_HEADS));
     return g;
 }
 
@@ -95,7 +95,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     if (attn_cuda_mla_joined_refuse(dev, p, rows_of(p), why) || refuses_size(dev, p, why)) return 0;
     for (int x = 0; x < N_STEPS; x++)
         if (attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 0;
-    return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_BWD_SM100_SHARED(c->dim), why) &&
+    return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_BWD_SM100_SHARED(c->dim, KP_SM100_HEADS), why) &&
            !attn_cuda_dout_refuse(dev, why);
 }
 
@@ -121,8 +121,8 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_joined_sm100_config *c = k->impl;
-    attn_status status =
-        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_BWD_SM100_SHARED(c->dim));
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
+                                                (uint32_t)KP_MLA_BWD_SM100_SHARED(c->dim, KP_SM100_HEADS));
     if (!status) status = attn_cuda_dout_prepare(dev);
     if (!status) status = attn_cuda_mla_joined_prepare(dev, p, rows_of(p));
     for (int x = 0; x < N_STEPS && !status; x++)
@@ -208,11 +208,11 @@ static attn_status queue_main(const struct run *r) {
         .z = 1,
         .threads = KP_SM100_THREADS,
         .cluster = 2,
-        .shared_bytes = (uint32_t)KP_MLA_BWD_SM100_SHARED(r->c->dim),
+        .shared_bytes = (uint32_t)KP_MLA_BWD_SM100_SHARED(r->c->dim, KP_SM100_HEADS),
     };
     struct kp_mla_bwd_sm100 maps;
     attn_status status = attn_cuda_mla_bwd_maps(r->dev, &r->kp.bwd, workspace_of(r) + r->g.ds, r->g.ctas, r->g.tiles,
-                                                r->g.group / 2, &maps);
+                                                r->g.group / 2, KP_SM100_HEADS, &maps);
     if (status) return status;
     maps.joined = r->kp.joined;
     return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, r->c->symbol), &grid, &maps, sizeof maps,

@@ -16,10 +16,10 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
     const struct kp_mla_bwd_sm100_config *c = k->impl;
     return (struct attn_cuda_mla_bwd_main){
         .symbol = c->symbol,
-        .head_block = KP_SM100_HEADS,
-        .dist_blocks = KP_SM100_HEADS / 32, /* a warp's heads */
+        .head_block = c->heads,
+        .dist_blocks = 4, /* a warp's heads */
         .threads = KP_SM100_THREADS,
-        .shared_bytes = KP_MLA_BWD_SM100_SHARED(c->dim),
+        .shared_bytes = KP_MLA_BWD_SM100_SHARED(c->dim, c->heads),
         .ctas = 1,
         .cluster = 2,
         .maps = 1,
@@ -46,18 +46,19 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 
-/* Counted, not timed: clocks of a tile of 64 slots in both passes at 1.85 GHz, its slowest unit at 0.65 of its rate,
- * and of a work tile's start and end (docs/kernels/mla_bwd_sm100.md). */
+/* Counted, not timed: clocks of a tile of 64 slots in both passes at 1.85 GHz, its slowest unit at 0.65 of its rate, of
+ * 64 heads additions at 16.1 bytes a clock; and of a work tile's start and end (docs/kernels/mla_bwd_sm100.md). */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_bwd_sm100_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double blocks = (double)((p->heads_q + KP_SM100_HEADS - 1) / KP_SM100_HEADS), clock = 1.85e9;
+    const double blocks = (double)((p->heads_q + c->heads - 1) / c->heads), clock = 1.85e9;
+    const double tile = c->heads == 64 ? 4700 : 5600;
     const double works = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
     const double pairs = l->n_sms > 1 ? l->n_sms / 2 : 1, rounds = works < pairs ? 1 : works / pairs;
     const double rows = works * tiles * 64 * c->dim * 4 / (2e10 * l->n_sms);
-    return 2e-5 + rounds * (tiles * 5600 * c->dim / 576 + 12000) / clock + (c->deterministic ? rows : 0);
+    return 2e-5 + rounds * (tiles * tile * c->dim / 576 + 12000) / clock + (c->deterministic ? rows : 0);
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -78,9 +79,11 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 /* ------------------------------------------------------------------ tensor maps -------------------- */
 
 attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
-                                   int64_t ctas, int64_t tiles, int64_t queries, struct kp_mla_bwd_sm100 *maps) {
+                                   int64_t ctas, int64_t tiles, int64_t queries, int32_t heads,
+                                   struct kp_mla_bwd_sm100 *maps) {
     const struct kp_mla *in = &kp->in;
-    const uint32_t n = (uint32_t)queries, heads = KP_SM100_HEADS / 2 / n; /* of a query */
+    const uint32_t n = (uint32_t)queries, rows = (uint32_t)heads / 2; /* of a CTA */
+    const uint32_t box = heads == KP_SM100_HEADS ? rows / n : 16;     /* heads of a query */
     memset(maps, 0, sizeof *maps);
     maps->bwd = *kp;
     maps->kv_rows = attn_cuda_mla_map_rows(in);
@@ -91,12 +94,12 @@ attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const str
         .address = ds,
         .rank = 2,
         .swizzle = CU_SWIZZLE_128B,
-        .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles * KP_SM100_HEADS / 2)},
+        .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles) * rows},
         .stride = {2 * KP_SM100_KEYS},
-        .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
+        .box = {KP_SM100_KEYS, rows},
     };
-    TRY(attn_cuda_mla_map_queries(dev, "q", in, &in->q, in->dim_qk, heads, n, 64, &maps->q));
-    TRY(attn_cuda_mla_map_queries(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, heads, n, 64, &maps->dout));
+    TRY(attn_cuda_mla_map_queries(dev, "q", in, &in->q, in->dim_qk, box, n, 64, &maps->q));
+    TRY(attn_cuda_mla_map_queries(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, box, n, 64, &maps->dout));
     TRY(attn_cuda_mla_map_keys(dev, in, 64, &maps->kv));
     TRY(attn_cuda_mla_map_keys(dev, in, 32, &maps->rope));
     return attn_cuda_tensor_map(dev, &sums, &maps->ds);
@@ -113,7 +116,7 @@ attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, con
                                         .shared_bytes = (uint32_t)m->shared_bytes};
     struct kp_mla_bwd_sm100 maps;
     if (ctas <= 0) return ATTN_OK;
-    TRY(attn_cuda_mla_bwd_maps(dev, kp, ds, ctas, tiles, 1, &maps));
+    TRY(attn_cuda_mla_bwd_maps(dev, kp, ds, ctas, tiles, 1, m->head_block, &maps));
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, m->symbol), &grid, &maps, sizeof maps, stream);
 }
 
@@ -126,7 +129,7 @@ attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, con
 #define VARIANT(tail, source, dtype_of_line, deterministic_of_line, ...)                                               \
     {.name = "attn_mla_bwd_sm100_" #tail,                                                                              \
      .arch = "sm100",                                                                                                  \
-     .summary = "simulated, not yet run on silicon; D as in the name, 128 heads a work tile; _det: bit-equal dkv",     \
+     .summary = "simulated, not yet run on silicon; D and heads of a work tile as in the name; _det: bit-equal dkv",   \
      .op = ATTN_OP_MLA_BWD,                                                                                            \
      dtype_of_line,                                                                                                    \
      deterministic_of_line,                                                                                            \

@@ -23,9 +23,10 @@ attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const str
                                    struct kp_tensor_map *map);
 
 /* The backward's (mla_bwd_sm100.c): all of *maps but `joined`; `ds`: the workspace for dS, of `tiles` tiles for each of
- * `ctas` CTAs, which have 64 rows: heads of `queries` neighbouring queries. */
+ * `ctas` CTAs. A pair of these has 128 rows, heads of `queries` neighbouring queries; or `heads` is 64, of one. */
 struct kp_mla_bwd;
 struct kp_mla_bwd_sm100;
 attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
-                                   int64_t ctas, int64_t tiles, int64_t queries, struct kp_mla_bwd_sm100 *maps);
+                                   int64_t ctas, int64_t tiles, int64_t queries, int32_t heads,
+                                   struct kp_mla_bwd_sm100 *maps);
 #endif
