@@ -59,6 +59,19 @@ void attn_cuda_mla_inputs(struct kp_mla *kp, const attn_problem *p, const attn_a
     kp->scale_log2 = (float)(p->scale * LOG2E);
 }
 
+void attn_cuda_mla_bwd_tensors(struct kp_mla_bwd *kp, const attn_problem *p, const attn_args *args) {
+    attn_cuda_mla_inputs(&kp->in, p, args);
+    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp->dout = attn_cuda_view(p, args, ATTN_ROLE_DOUT);
+    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp->dlse = attn_cuda_view(p, args, ATTN_ROLE_DLSE);
+    kp->dq = attn_cuda_view(p, args, ATTN_ROLE_DQ);
+    kp->dkv = attn_cuda_view(p, args, ATTN_ROLE_DKV);
+    kp->dist = attn_cuda_view(p, args, ATTN_ROLE_DIST);
+    kp->dsink = attn_cuda_address(args->dsink);
+    if (args->dsink) kp->dsink_head = args->dsink->strides[0];
+}
+
 int64_t attn_cuda_mla_capacity(const struct kp_mla_config *c, int64_t shared_bytes, const struct attn_cuda_limits *l) {
     const int64_t fit = l->shared_per_sm / (shared_bytes + 1024); /* the system keeps 1 KiB of each CTA's */
     return l->n_sms * (fit < 1 ? 1 : fit < c->ctas ? fit : c->ctas);

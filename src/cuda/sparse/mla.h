@@ -12,6 +12,8 @@ int attn_cuda_mla_refuse_dim(const attn_problem *p, int32_t dim, struct attn_tex
 int attn_cuda_mla_refuse(const attn_problem *p, struct attn_text *why);
 /* Fill the part of the parameters that the three operators share. */
 void attn_cuda_mla_inputs(struct kp_mla *kp, const attn_problem *p, const attn_args *args);
+/* The same of a backward, and its other tensors. */
+void attn_cuda_mla_bwd_tensors(struct kp_mla_bwd *kp, const attn_problem *p, const attn_args *args);
 /* CTAs of a kernel on mma.sync that the device holds at once. */
 int64_t attn_cuda_mla_capacity(const struct kp_mla_config *c, int64_t shared_bytes, const struct attn_cuda_limits *l);
 /* Splits of `tiles` key tiles by which the slowest CTA is done soonest: `work_tiles` CTAs without one, at most `most`

@@ -3,23 +3,14 @@
  * kernels/variants/mla_bwd_joined_sm100.def, and the order of their steps. The device's side:
  * kernels/sm100/mla_bwd/mla_bwd.cu with group.h. */
 #include "core/problem.h"
-#include "cuda/dense/dout.h"
-#include "cuda/sparse/mla_joined.h"
+#include "cuda/sparse/mla_bwd_joined.h"
 #include "cuda/sparse/mla_maps.h"
-#include "kernels/params/mla_bwd_joined.h"
-#include "kernels/params/mla_ranges.h"
 #include "kernels/params/mla_sm100.h"
 
 #include <inttypes.h>
 
-enum { THREADS = 256, WARPS = THREADS / 32 };
-enum { PREPARE, FINISH_DKV, FINISH_DIST, FINISH_DSINK, N_STEPS };
-static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
-    [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
-    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_joined_dist",
-    [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
-};
+enum { WARPS = ATTN_CUDA_MLA_BWD_JOINED_WARPS, N_STEPS = ATTN_CUDA_MLA_BWD_JOINED_STEPS };
+static const char *const *const symbols = attn_cuda_mla_bwd_joined_symbols;
 
 /* Rows that heads of all queries of a group have in the eyes of mla_joined.h, so that a query has 16 of a work tile's
  * 128 at least: products take 16 at a time, and those of values that are not finite a query's alone. */
@@ -143,17 +134,6 @@ struct run {
 
 static uint64_t workspace_of(const struct run *r) { return (uint64_t)(uintptr_t)r->args->workspace; }
 
-static attn_status queue_step(const struct run *r, int step, int64_t ctas, const void *params, size_t bytes) {
-    if (ctas <= 0) return ATTN_OK;
-    const struct attn_cuda_grid grid = {
-        .x = (uint32_t)attn_cuda_lesser(ctas, INT32_MAX), .y = 1, .z = 1, .threads = THREADS};
-    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbols[step]), &grid, params, bytes, r->args->stream);
-}
-static attn_status queue_finish(const struct run *r, int step, int64_t ctas) {
-    const struct kp_mla_bwd_ranges params = {.bwd = r->kp.bwd};
-    return queue_step(r, step, ctas, &params, sizeof params);
-}
-
 /* dkv is summed in itself where it is f32. */
 static void set_sum(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
@@ -174,16 +154,7 @@ static void set_sum(struct run *r) {
 
 static void set_parameters(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
-    attn_cuda_mla_inputs(&kp->in, r->p, r->args);
-    kp->out = attn_cuda_view(r->p, r->args, ATTN_ROLE_OUT);
-    kp->dout = attn_cuda_view(r->p, r->args, ATTN_ROLE_DOUT);
-    kp->lse = attn_cuda_view(r->p, r->args, ATTN_ROLE_LSE);
-    kp->dlse = attn_cuda_view(r->p, r->args, ATTN_ROLE_DLSE);
-    kp->dq = attn_cuda_view(r->p, r->args, ATTN_ROLE_DQ);
-    kp->dkv = attn_cuda_view(r->p, r->args, ATTN_ROLE_DKV);
-    kp->dist = attn_cuda_view(r->p, r->args, ATTN_ROLE_DIST);
-    kp->dsink = attn_cuda_address(r->args->dsink);
-    if (r->args->dsink) kp->dsink_head = r->args->dsink->strides[0];
+    attn_cuda_mla_bwd_tensors(kp, r->p, r->args);
     set_sum(r);
     kp->rows = workspace_of(r) + r->g.rows;
     if (kp->dist.data) kp->part_dist = workspace_of(r) + r->g.part_dist;
@@ -191,14 +162,6 @@ static void set_parameters(struct run *r) {
     kp->head_blocks = 1;
     kp->dist_blocks = (int32_t)r->g.dist_blocks;
     kp->dist_norm = r->p->dist_norm;
-}
-
-/* States of all rows, and zeroes in `sum`. */
-static attn_status queue_prepare(const struct run *r) {
-    struct kp_mla_bwd kp = r->kp.bwd;
-    kp.cycles = (struct kp_mla_cycles){.rows = r->p->batch * r->p->seq_q * r->p->heads_q};
-    kp.n = kp.cycles.rows + (kp.steps & KP_MLA_BWD_ZERO ? r->p->batch * r->p->seq_k : 0);
-    return queue_step(r, PREPARE, attn_cuda_blocks(kp.n, WARPS), &kp, sizeof kp);
 }
 
 static attn_status queue_main(const struct run *r) {
@@ -220,32 +183,26 @@ static attn_status queue_main(const struct run *r) {
 }
 
 /* Groups first .. first + n - 1, which are joined together. */
-static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
+static attn_status queue_groups(void *run, int64_t first, int64_t n) {
+    struct run *r = run;
     attn_status status = attn_cuda_mla_joined_queue(r->dev, r->p, r->args, rows_of(r->p), workspace_of(r) + r->g.joined,
                                                     first, first + n, &r->kp.joined);
     r->kp.bwd.first = first, r->kp.bwd.n = n;
     for (r->kp.joined.shift = 0; r->g.group << r->kp.joined.shift < KP_SM100_HEADS;) r->kp.joined.shift++;
     if (!status) status = queue_main(r);
     if (status || !r->kp.bwd.part_dist) return status;
-    return queue_step(r, FINISH_DIST, attn_cuda_blocks(n * r->g.group, WARPS), &r->kp, sizeof r->kp);
+    return attn_cuda_mla_bwd_joined_step(r->dev, r->args, symbols[ATTN_CUDA_MLA_BWD_JOINED_DIST],
+                                         attn_cuda_blocks(n * r->g.group, WARPS), &r->kp, sizeof r->kp);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     struct run r = {.c = k->impl, .dev = dev, .p = p, .args = args, .g = lay_out(dev, p)};
-    struct kp_mla_bwd *kp = &r.kp.bwd;
     struct attn_core_dout room;
-    /* without queries dsink is 0, and no other step has anything to do */
-    attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
+    const attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
     set_parameters(&r);
-    if (!status) status = queue_prepare(&r);
-    if (kp->dq.data || kp->dkv.data || kp->part_dist)
-        for (int64_t first = 0; first < r.g.groups && !status; first += r.g.listed)
-            status = queue_groups(&r, first, attn_cuda_lesser(r.g.listed, r.g.groups - first));
-    if (!status && kp->sum.data != kp->dkv.data)
-        status = queue_finish(&r, FINISH_DKV, attn_cuda_blocks(p->batch * p->seq_k, WARPS));
-    if (!status && kp->dsink) status = queue_finish(&r, FINISH_DSINK, p->heads_q);
-    return status;
+    if (status) return status;
+    return attn_cuda_mla_bwd_joined_queue(dev, p, r.args, &r.kp, r.g.groups, r.g.listed, queue_groups, &r);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -261,16 +218,11 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm100",                                                                                                  \
      .summary = "simulated, not yet run on silicon; D as in the name, to 64 heads; joins lists of neighbouring "       \
                 "queries, 128 rows",                                                                                   \
-     .op = ATTN_OP_MLA_BWD,                                                                                            \
      dtype_of_line,                                                                                                    \
-     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
-     .joins = 1,                                                                                                       \
-     .group = group_of,                                                                                                \
-     .alignment_bytes = 16,                                                                                            \
+     ATTN_CUDA_MLA_BWD_JOINED_ROW,                                                                                     \
      .refuses_strides = refuses_strides,                                                                               \
      .features = ATTN_CUDA_SM100A,                                                                                     \
-     .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .impl = &config_##tail},
 const struct attn_kernel attn_cuda_mla_bwd_joined_sm100_rows[] = {
 #include "kernels/variants/mla_bwd_joined_sm100.def"
 };

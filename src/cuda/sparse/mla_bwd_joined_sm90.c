@@ -3,24 +3,19 @@
  * kernels/variants/mla_bwd_joined_sm90.def, and the order of their steps, which are those of mla_bwd_steps.c without
  * what lists of single queries need. The device's side: kernels/sm90/mla_bwd/pingpong.cu. */
 #include "core/problem.h"
-#include "cuda/dense/dout.h"
-#include "cuda/sparse/mla_joined.h"
-#include "kernels/params/mla_bwd_joined.h"
+#include "cuda/sparse/mla_bwd_joined.h"
 #include "kernels/params/mla_ranges.h"
 #include "kernels/params/mla_sm90.h"
 
 #include <inttypes.h>
 
-enum { THREADS = 256, WARPS = THREADS / 32 };
-enum { PREPARE, CHECKPOINTS, FINISH_DQ, FINISH_DKV, FINISH_DIST, FINISH_DSINK, N_STEPS };
-static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
-    [CHECKPOINTS] = "attn_mla_bwd_ranges_smxx_any",
-    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_joined_dq",
-    [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
-    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_joined_dist",
-    [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
-};
+enum { WARPS = ATTN_CUDA_MLA_BWD_JOINED_WARPS };
+/* Steps of its own, after those that it shares. */
+enum { FINISH_DIST = ATTN_CUDA_MLA_BWD_JOINED_DIST, CHECKPOINTS = ATTN_CUDA_MLA_BWD_JOINED_STEPS, FINISH_DQ, N_STEPS };
+static const char *symbol_of(int step) {
+    if (step == CHECKPOINTS) return "attn_mla_bwd_ranges_smxx_any";
+    return step == FINISH_DQ ? "attn_mla_bwd_finish_smxx_joined_dq" : attn_cuda_mla_bwd_joined_symbols[step];
+}
 /* Parts of a work tile, at most. */
 static const int64_t MAX_PARTS = 64;
 
@@ -103,7 +98,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         return 0;
     }
     for (int x = 0; x < N_STEPS; x++)
-        if (attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 0;
+        if (attn_cuda_refuse_image(dev, symbol_of(x), 0, why)) return 0;
     return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_BWD_SM90_SHARED(c->dim), why) &&
            !attn_cuda_dout_refuse(dev, why);
 }
@@ -148,7 +143,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     if (!status) status = attn_cuda_dout_prepare(dev);
     if (!status) status = attn_cuda_mla_joined_prepare(dev, p, 64 * c->ctas);
     for (int x = 0; x < N_STEPS && !status; x++)
-        status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
+        status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbol_of(x)), 0);
     return status;
 }
 
@@ -164,30 +159,14 @@ struct run {
 };
 
 static attn_status queue_step(const struct run *r, int step, int64_t ctas, const void *params, size_t bytes) {
-    if (ctas <= 0) return ATTN_OK;
-    const struct attn_cuda_grid grid = {
-        .x = (uint32_t)attn_cuda_lesser(ctas, INT32_MAX), .y = 1, .z = 1, .threads = THREADS};
-    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbols[step]), &grid, params, bytes, r->args->stream);
-}
-static attn_status queue_finish(const struct run *r, int step, int64_t ctas) {
-    const struct kp_mla_bwd_ranges params = {.bwd = r->kp.bwd};
-    return queue_step(r, step, ctas, &params, sizeof params);
+    return attn_cuda_mla_bwd_joined_step(r->dev, r->args, symbol_of(step), ctas, params, bytes);
 }
 
 static void set_parameters(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
     const attn_problem *p = r->p;
     const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace;
-    attn_cuda_mla_inputs(&kp->in, p, r->args);
-    kp->out = attn_cuda_view(p, r->args, ATTN_ROLE_OUT);
-    kp->dout = attn_cuda_view(p, r->args, ATTN_ROLE_DOUT);
-    kp->lse = attn_cuda_view(p, r->args, ATTN_ROLE_LSE);
-    kp->dlse = attn_cuda_view(p, r->args, ATTN_ROLE_DLSE);
-    kp->dq = attn_cuda_view(p, r->args, ATTN_ROLE_DQ);
-    kp->dkv = attn_cuda_view(p, r->args, ATTN_ROLE_DKV);
-    kp->dist = attn_cuda_view(p, r->args, ATTN_ROLE_DIST);
-    kp->dsink = attn_cuda_address(r->args->dsink);
-    if (r->args->dsink) kp->dsink_head = r->args->dsink->strides[0];
+    attn_cuda_mla_bwd_tensors(kp, p, r->args);
     if (p->seq_k <= 0) kp->dkv = (struct kp_view){0};
     if (kp->dkv.data) {
         kp->sum = (struct kp_view){.data = memory + r->g.sum,
@@ -205,14 +184,6 @@ static void set_parameters(struct run *r) {
     kp->head_block = (int32_t)r->g.head_block;
     kp->head_blocks = kp->dist_blocks = (int32_t)r->g.head_blocks;
     kp->dist_norm = p->dist_norm;
-}
-
-/* States of all rows, and zeroes in `sum`. */
-static attn_status queue_prepare(const struct run *r) {
-    struct kp_mla_bwd kp = r->kp.bwd;
-    kp.cycles = (struct kp_mla_cycles){.rows = r->p->batch * r->p->seq_q * r->p->heads_q};
-    kp.n = kp.cycles.rows + (kp.dkv.data ? r->p->batch * r->p->seq_k : 0);
-    return queue_step(r, PREPARE, attn_cuda_blocks(kp.n, WARPS), &kp, sizeof kp);
 }
 
 /* Work tiles of groups first .. first + n - 1; parts: of each, 0 if they are whole. */
@@ -241,7 +212,8 @@ static attn_status queue_main(struct run *r, int64_t first, int64_t n, int64_t p
 
 /* Groups first .. first + n - 1, which are joined together: first the whole work tiles, then those in parts, which need
  * nothing of the launch before. */
-static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
+static attn_status queue_groups(void *run, int64_t first, int64_t n) {
+    struct run *r = run;
     struct kp_mla_bwd *kp = &r->kp.bwd;
     const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace;
     const int64_t whole = attn_cuda_lesser(n, r->g.whole > first ? r->g.whole - first : 0);
@@ -269,18 +241,11 @@ static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     struct run r = {.c = k->impl, .dev = dev, .p = p, .args = args, .g = lay_out(k->impl, dev, p)};
-    struct kp_mla_bwd *kp = &r.kp.bwd;
     struct attn_core_dout room;
-    /* without queries dsink is 0, and no other step has anything to do */
-    attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
+    const attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
     set_parameters(&r);
-    if (!status) status = queue_prepare(&r);
-    if (kp->dq.data || kp->dkv.data || kp->part_dist)
-        for (int64_t first = 0; first < r.g.groups && !status; first += r.g.listed)
-            status = queue_groups(&r, first, attn_cuda_lesser(r.g.listed, r.g.groups - first));
-    if (!status && kp->dkv.data) status = queue_finish(&r, FINISH_DKV, attn_cuda_blocks(p->batch * p->seq_k, WARPS));
-    if (!status && kp->dsink) status = queue_finish(&r, FINISH_DSINK, p->heads_q);
-    return status;
+    if (status) return status;
+    return attn_cuda_mla_bwd_joined_queue(dev, p, r.args, &r.kp, r.g.groups, r.g.listed, queue_groups, &r);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -295,15 +260,10 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     {.name = "attn_mla_bwd_joined_sm90_" #tail,                                                                        \
      .arch = "sm90",                                                                                                   \
      .summary = "D = the number in the name, to 32 heads, h64: 33 to 64; joins the lists of neighbouring queries",     \
-     .op = ATTN_OP_MLA_BWD,                                                                                            \
      dtype_of_line,                                                                                                    \
-     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
-     .joins = 1,                                                                                                       \
-     .group = group_of,                                                                                                \
-     .alignment_bytes = 16,                                                                                            \
+     ATTN_CUDA_MLA_BWD_JOINED_ROW,                                                                                     \
      .features = ATTN_CUDA_SM90A,                                                                                      \
-     .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .impl = &config_##tail},
 const struct attn_kernel attn_cuda_mla_bwd_joined_sm90_rows[] = {
 #include "kernels/variants/mla_bwd_joined_sm90.def"
 };

@@ -516,16 +516,7 @@ static void set_parameters(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp;
     const attn_problem *p = r->p;
     const uint64_t workspace = workspace_of(r);
-    attn_cuda_mla_inputs(&kp->in, p, r->args);
-    kp->out = attn_cuda_view(p, r->args, ATTN_ROLE_OUT);
-    kp->dout = attn_cuda_view(p, r->args, ATTN_ROLE_DOUT);
-    kp->lse = attn_cuda_view(p, r->args, ATTN_ROLE_LSE);
-    kp->dlse = attn_cuda_view(p, r->args, ATTN_ROLE_DLSE);
-    kp->dq = attn_cuda_view(p, r->args, ATTN_ROLE_DQ);
-    kp->dkv = attn_cuda_view(p, r->args, ATTN_ROLE_DKV);
-    kp->dist = attn_cuda_view(p, r->args, ATTN_ROLE_DIST);
-    kp->dsink = attn_cuda_address(r->args->dsink);
-    if (r->args->dsink) kp->dsink_head = r->args->dsink->strides[0];
+    attn_cuda_mla_bwd_tensors(kp, p, r->args);
     set_sum(r, workspace);
     kp->rows = workspace + r->g.rows;
     if (kp->dist.data) kp->part_dist = workspace + r->g.part_dist;
