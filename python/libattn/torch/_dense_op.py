@@ -100,10 +100,19 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
     ctx.save_for_backward(q, k, v, *output[:2], *extra[:len(TENSORS)])
 
 
+def delta_of_summed(sink: torch.Tensor | None, options: tuple[Any, ...]) -> bool:
+    """Whether an f32 out can serve the backward as it was summed. delta = out . dout is subtracted where dlse is added, so the
+    part of delta that is out's rounding goes in with dlse; a sink outside of lse has a weight of its own there."""
+    return sink is None or bool(options[list(OPTIONS).index("lse_with_sink")])
+
+
 def _gradient(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
     q, k, v, out, lse, *tensors = ctx.saved_tensors
-    out = out.to(q.dtype)  # of a wider out_dtype: the backward takes both in q's
+    summed, out = out, out.to(q.dtype)  # of a wider out_dtype: the backward takes both in q's
     dout = torch.zeros_like(out) if dout is None else dout.to(q.dtype)
+    if summed is not out and delta_of_summed(tensors[2], ctx.options):
+        shift = ((out.float() - summed) * dout.float()).sum(-1)
+        dlse = shift if dlse is None else dlse + shift
     want = [bool(needed) for needed in ctx.needs_input_grad[:6]]
     found = torch.ops.libattn.sdpa_bwd(dout, dlse, q, k, v, out, lse, want, *tensors, *ctx.options)
     grads = [x.to(like.dtype) if wanted else None

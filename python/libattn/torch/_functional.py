@@ -11,12 +11,16 @@ from torch.overrides import TorchFunctionMode
 from .. import _abi
 from .._errors import error
 from . import _merge_op
-from ._dense_op import OPTIONS, TENSORS
+from ._dense_op import OPTIONS, TENSORS, delta_of_summed
 from ._sparse_op import SPARSE_OPTIONS
 from ._tensors import call
 
 _SDPA, _MLA = torch.ops.libattn.sdpa_fwd.default, torch.ops.libattn.mla_fwd.default
 _SDPA_LOGITS = torch.ops.libattn.sdpa_fwd_logits.default
+
+
+#: With as few keys the rounding of out shows in dq and dk, which are differences of dP and delta = out . dout (docs/numerics.md).
+FEW_KEYS = 16
 
 
 def _arguments(call: str, options: dict[str, Any], tensors: tuple[str, ...],
@@ -40,17 +44,30 @@ def _autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]
 
 
+def _keeps_summed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: dict[str, Any], options: list[Any]) -> bool:
+    """Whether out is kept in f32 for the backward: few keys, 16-bit inputs, and gradients of them wanted."""
+    if q.dtype not in (torch.float16, torch.bfloat16) or given.get("out_dtype") or given.get("block_table") is not None:
+        return False
+    if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
+        return False
+    n_keys = k.shape[-2] if given.get("max_seqlen_k") is None else given["max_seqlen_k"]
+    return bool(n_keys <= FEW_KEYS) and delta_of_summed(given.get("sink"), tuple(options))
+
+
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = False, return_max_logits: bool = False,
          **options: Any) -> Any:
     """Attention of q [B,HQ,SQ,D], k [B,HK,SK,D], v [B,HK,SK,DV] with autograd for q, k, v, mask, alibi, sink and through lse;
     with return_max_logits (out, lse, max_logits). out_dtype="f32" leaves out as it was summed: its gradient is rounded to q's
-    dtype before the backward.
+    dtype before the backward, and delta is formed of out as it is but where a sink is not in lse. So it is with up to 16 keys.
 
     Options as of libattn.sdpa: causal, bottom_right, scale, softcap, window, mask, alibi, alibi_form, sink, lse_with_sink,
     deterministic, lse_empty_plus_inf, out_dtype, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
     """
     q, k, v = _autocast(q, k, v)
     extra = _arguments("sdpa", options, TENSORS, OPTIONS)
+    if not return_max_logits and _keeps_summed(q, k, v, options, extra[len(TENSORS):]):
+        out, lse = _SDPA(q, k, v, *extra[:-1], "f32")
+        return (out.to(q.dtype), lse) if return_lse else out.to(q.dtype)
     found = call(_SDPA_LOGITS if return_max_logits else _SDPA, (q, k, v, *extra[:len(TENSORS)]), *extra[len(TENSORS):])
     return found[0] if not (return_lse or return_max_logits) else tuple(found)
 
