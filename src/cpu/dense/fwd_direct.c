@@ -67,9 +67,11 @@ struct task {
     _Alignas(64) float o[MOST_ROWS * MOST_WIDTH];
 };
 
+/* Keys j0 .. j0 + n of row r that it does not see. */
 static void hide(const struct direct *d, int64_t r, int64_t j0, int64_t n, float *s) {
-    for (int64_t j = 0; j < n; j++)
-        if (j0 + j < d->lo[r] || j0 + j >= d->hi[r]) s[j] = -INFINITY;
+    const int64_t before = d->lo[r] - j0 < n ? d->lo[r] - j0 : n, after = d->hi[r] > j0 ? d->hi[r] - j0 : 0;
+    for (int64_t j = 0; j < before; j++) s[j] = -INFINITY;
+    for (int64_t j = after; j < n; j++) s[j] = -INFINITY;
 }
 
 /* A head of one row. Blocks of keys begin at multiples of 32: see fwd_tpl.h, run_keys. */
@@ -87,6 +89,26 @@ static void run_row(const struct direct *d, struct task *t, int64_t r, const flo
                     d->v.row, t->o + r * d->ldo, d->ldo, 1);
 }
 
+/* Running maxima of the first step, as add_pv would find them, which does it out of line, row by row. A row that sees
+ * no key of the step keeps -inf; of a row with a NaN the result is not used. */
+static void first_maxima(int64_t rows, const float *s, float *m) {
+    for (int64_t i = 0; i < rows; i++, s += ATTN_DECODE_KEYS) {
+        float most[4] = {s[0], s[1], s[2], s[3]};
+        for (int j = 4; j < ATTN_DECODE_KEYS; j += 4)
+            for (int e = 0; e < 4; e++) most[e] = s[j + e] > most[e] ? s[j + e] : most[e];
+        const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
+        m[i] = a > b ? a : b;
+    }
+}
+
+/* Sums of up to 4 rows' parts, each in order; rows side by side, since one row alone waits for each addition. */
+static void row_sums(int64_t rows, const float *l, float *sum) {
+    float y[4] = {0};
+    for (int i = 0; i < ATTN_DECODE_KEYS; i++)
+        for (int64_t r = 0; r < 4; r++) y[r] += l[(r < rows ? r : 0) * ATTN_DECODE_KEYS + i];
+    for (int64_t r = 0; r < rows; r++) sum[r] = y[r];
+}
+
 /* A head of several rows, in steps of keys. Missing keys of the last step are rows of zeros. A key that a row does not
  * see has P = 0 there: a value of it that is not finite makes the sum so. */
 static void run_rows(const struct direct *d, struct task *t, int64_t r0, const float *keys, const float *values) {
@@ -97,10 +119,9 @@ static void run_rows(const struct direct *d, struct task *t, int64_t r0, const f
                   steps = attn_cpu_sdpa_blocks(left, ATTN_DECODE_KEYS);
     const void *k[MOST_KEYS], *v[MOST_KEYS];
     _Alignas(64) float l[MOST_ROWS * ATTN_DECODE_KEYS], s[ATTN_DECODE_ROWS * ATTN_DECODE_KEYS];
-    for (int64_t j = 0; j < steps * ATTN_DECODE_KEYS; j++) {
-        k[j] = j < left ? keys + (begin + j) * d->k.row : zeros;
-        v[j] = j < left ? values + (begin + j) * d->v.row : zeros;
-    }
+    const int64_t filled = attn_cpu_sdpa_up(left, 4); /* a step's products end there: attn_decode.keys */
+    for (int64_t j = 0; j < left; j++) k[j] = keys + (begin + j) * d->k.row, v[j] = values + (begin + j) * d->v.row;
+    for (int64_t j = left; j < filled; j++) k[j] = v[j] = zeros;
     memset(l, 0, (size_t)(d->flat * ATTN_DECODE_KEYS) * sizeof *l);
     for (int64_t r = 0; r < d->flat; r += ATTN_DECODE_ROWS) {
         const int64_t rows = d->flat - r < ATTN_DECODE_ROWS ? d->flat - r : ATTN_DECODE_ROWS;
@@ -121,21 +142,23 @@ static void run_rows(const struct direct *d, struct task *t, int64_t r0, const f
             for (int64_t i = 0; i < rows; i++)
                 if (d->lo[r + i] > j || d->hi[r + i] < j + ATTN_DECODE_KEYS)
                     hide(d, r + i, j, ATTN_DECODE_KEYS, s + i * ATTN_DECODE_KEYS);
+            if (x == 0) first_maxima(rows, s, decode.m);
             u->add_pv(&decode, v + x * ATTN_DECODE_KEYS, NULL, s);
         }
     }
-    for (int64_t r = 0; r < d->flat; r++) {
-        float sum = 0;
-        for (int i = 0; i < ATTN_DECODE_KEYS; i++) sum += l[r * ATTN_DECODE_KEYS + i];
-        t->l[r0 + r] = sum;
-    }
+    for (int64_t r = 0; r < d->flat; r += 4)
+        row_sums(d->flat - r < 4 ? d->flat - r : 4, l + r * ATTN_DECODE_KEYS, t->l + r0 + r);
 }
 
 /* Rows of q times the scale, in the mode of an execution, in which subnormal products count; sums begin. */
 static void load(const struct direct *d, struct task *t) {
     const attn_problem *p = d->p;
     float *q = t->q;
-    for (int64_t x = 0; x < t->heads; x++)
+    const int whole = d->ldq == p->dim_qk && (p->seq_q == 1 || d->q.row == d->ldq) &&
+                      (d->group == 1 || (p->seq_q == 1 && d->q.head == d->ldq)); /* rows that follow each other */
+    for (int64_t x = 0; x < t->heads && whole; x++, q += d->flat * d->ldq)
+        d->u->widen(q, row_of(&d->q, t->b[x], t->hk[x] * d->group, 0), ATTN_F32, d->flat * d->ldq, d->scale);
+    for (int64_t x = 0; x < t->heads && !whole; x++)
         for (int64_t i = 0; i < p->seq_q; i++)
             for (int64_t g = 0; g < d->group; g++, q += d->ldq)
                 d->u->widen(q, row_of(&d->q, t->b[x], t->hk[x] * d->group + g, i), ATTN_F32, p->dim_qk, d->scale);
@@ -146,11 +169,12 @@ static void load(const struct direct *d, struct task *t) {
 static int store(const struct direct *d, const struct task *t) {
     const attn_problem *p = d->p;
     const float *o = t->o, *m = t->m, *sums = t->l;
+    if (!d->u->finite_f32(o, t->heads * d->flat * d->ldo)) return 0; /* past a row are zeros, or NaN as in it */
     for (int64_t x = 0; x < t->heads; x++) {
         for (int64_t i = 0; i < p->seq_q; i++) {
             for (int64_t h = t->hk[x] * d->group; h < (t->hk[x] + 1) * d->group; h++, o += d->ldo) {
                 const double l = (double)*sums++, lse = (double)*m++ + log(l);
-                if (!isfinite(l) || !d->u->finite_f32(o, p->dim_v)) return 0;
+                if (!isfinite(l)) return 0;
                 d->u->narrow(row_of(&d->out, t->b[x], h, i), ATTN_F32, o, p->dim_v, (float)(1 / l));
                 if (!d->lse.data) continue;
                 *row_of(&d->lse, t->b[x], h, i) = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? lse * LOG2_E : lse);
@@ -190,9 +214,10 @@ int attn_cpu_fwd_direct(const struct attn_cpu_sdpa_isa *isa, const struct attn_c
     d.heads = d.flat == 1 ? MOST_ROWS : MOST_ROWS / d.flat;
     d.ldq = attn_cpu_sdpa_up(p->dim_qk, LINE), d.ldo = attn_cpu_sdpa_up(p->dim_v, LINE);
     d.all_lo = p->seq_k, d.all_hi = 0;
+    const int all = !(p->flags & (ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT));
     for (int64_t i = 0, r = 0; i < p->seq_q; i++) {
-        int64_t lo, hi;
-        attn_core_key_range(p, p->seq_q, p->seq_k, i, &lo, &hi);
+        int64_t lo = 0, hi = p->seq_k;
+        if (!all) attn_core_key_range(p, p->seq_q, p->seq_k, i, &lo, &hi);
         if (lo >= hi) return 0; /* an empty row */
         if (lo < d.all_lo) d.all_lo = lo;
         if (hi > d.all_hi) d.all_hi = hi;
