@@ -29,11 +29,14 @@ static struct sim_count_sheet *sheet_open(const struct sim_launch *g) {
     for (uint32_t i = 0; i < s->n; i++) {
         s->warps[i].executed = zeroed(2 * (size_t)s->n_ins, sizeof *s->warps[i].executed);
         s->warps[i].lanes = s->warps[i].executed + s->n_ins;
+        s->warps[i].waited = zeroed(s->n_ins, sizeof *s->warps[i].waited);
     }
     return s;
 }
 static void sheet_close(struct sim_count_sheet *s) {
-    for (uint32_t i = 0; i < s->n; i++) free(s->warps[i].executed), sim_counts_free(&s->warps[i].counts);
+    for (uint32_t i = 0; i < s->n; i++)
+        free(s->warps[i].executed), free(s->warps[i].waited), sim_counts_free(&s->warps[i].counts);
+    sim_time_free(s);
     sim_footprint_free(&s->footprint);
     free(s->warps);
     free(s);
@@ -43,6 +46,7 @@ void sim_counts_open(struct sim_worker *k) {
     struct sim_cluster *c = &k->cluster;
     if (!k->launch->options.counts) return;
     k->counts = sheet_open(k->launch);
+    sim_time_open(k, k->counts);
     for (uint32_t i = 0; i < c->n_warps; i++)
         c->ctas[i / c->ctas[0].n_warps].warps[i % c->ctas[0].n_warps].counts = &k->counts->warps[i];
 }
@@ -56,6 +60,7 @@ void sim_counts_close(struct sim_worker *k) {
     for (uint32_t i = 0; i < to->n; i++) {
         sim_counts_add(&to->warps[i].counts, &from->warps[i].counts);
         for (uint32_t j = 0; j < 2 * to->n_ins; j++) to->warps[i].executed[j] += from->warps[i].executed[j];
+        for (uint32_t j = 0; j < to->n_ins; j++) to->warps[i].waited[j] += from->warps[i].waited[j];
     }
     sim_footprint_add(&to->footprint, &from->footprint);
     pthread_mutex_unlock(&lock);
@@ -102,6 +107,7 @@ void sim_count_issued(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
                    lanes = (uint32_t)__builtin_popcount(m);
     if (step == SIM_BLOCK || step == SIM_AGAIN || step == SIM_FAULT) return; /* comes again, or ends the launch */
     count(c, index, lanes, 1);
+    sim_time_issued(w, in, index);
     if (step == SIM_EXIT) c->polled = 0;
     if (!c->polled || !(group & c->poll_mask)) return;
     if (c->n_trail == SIM_TRAIL) {
@@ -113,7 +119,7 @@ void sim_count_issued(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
 }
 /* A poll that comes again after one in vain, of the same instruction by the same lanes: the poll before and what came
  * between were for nothing. A device suspends the thread instead. */
-void sim_count_wait(struct sim_warp *w, const struct sim_ins *in, uint32_t m, int in_vain) {
+void sim_count_wait(struct sim_warp *w, const struct sim_ins *in, uint32_t m, int in_vain, double over) {
     struct sim_warp_counts *c = w->counts;
     const uint32_t index = 1 + (uint32_t)(in - w->cta->cluster->launch->program->ins);
     if (c->polled == index && c->poll_mask == m) {
@@ -121,6 +127,10 @@ void sim_count_wait(struct sim_warp *w, const struct sim_ins *in, uint32_t m, in
         c->counts.v[SIM_COUNT_spins] += c->n_trail;
     }
     c->polled = in_vain ? index : 0, c->poll_mask = m, c->n_trail = 0;
+    if (in_vain)
+        sim_time_polled(w);
+    else
+        sim_time_passed(w, index - 1, over);
     c->counts.v[in_vain ? SIM_COUNT_waits_in_vain : SIM_COUNT_waits]++;
 }
 void sim_count_remote_arrivals(struct sim_warp *w, uint32_t n) { w->counts->counts.v[SIM_COUNT_remote_arrivals] += n; }
@@ -157,6 +167,10 @@ void sim_count_global(struct sim_warp *w, uint32_t m, const uint64_t address[SIM
         v[SIM_COUNT_global_read] += all, v[SIM_COUNT_sectors_read] += n;
     else
         v[SIM_COUNT_global_written] += all, v[SIM_COUNT_sectors_written] += n;
+    if (access == SIM_ATOMIC_ACCESS)
+        sim_time_global(w, 0, (double)all, 0);
+    else
+        sim_time_global(w, (double)n * SECTOR, 0, access == SIM_LOAD);
 }
 void sim_count_local(struct sim_warp *w, uint32_t m, uint32_t bytes) {
     w->counts->counts.v[SIM_COUNT_local] += (uint64_t)__builtin_popcount(m) * bytes;
@@ -195,7 +209,9 @@ void sim_count_shared(struct sim_warp *w, uint32_t m, const uint64_t address[SIM
     v[access == SIM_LOAD            ? SIM_COUNT_shared_read
       : access == SIM_ATOMIC_ACCESS ? SIM_COUNT_shared_atomics
                                     : SIM_COUNT_shared_written] += (uint64_t)__builtin_popcount(m) * bytes;
-    v[SIM_COUNT_wavefronts] += wavefronts(m, address, bytes);
+    const uint32_t passes = wavefronts(m, address, bytes);
+    v[SIM_COUNT_wavefronts] += passes;
+    sim_time_shared(w, passes);
     EACH_OF(m) if (address[l] >> SIM_RANK_SHIFT != w->cta->rank) v[SIM_COUNT_remote] += bytes;
 }
 
@@ -210,7 +226,9 @@ void sim_count_copy(struct sim_warp *w, uint32_t m, const uint64_t from[SIM_LANE
         if (take[l] && from[l] != end) v[SIM_COUNT_async_runs]++;
         if (take[l]) end = from[l] + take[l];
     }
-    v[SIM_COUNT_sectors_read] += sectors(w, m, from, take, bytes, 1, 0);
+    const uint32_t n = sectors(w, m, from, take, bytes, 1, 0);
+    v[SIM_COUNT_sectors_read] += n;
+    sim_time_copy(w, (double)n * SECTOR);
 }
 void sim_count_transfer(struct sim_warp *w, const struct sim_transfer *t) {
     uint64_t *v = w->counts->counts.v, valid = 0, n_sectors = 0, last = UINT64_MAX;
@@ -227,6 +245,7 @@ void sim_count_transfer(struct sim_warp *w, const struct sim_transfer *t) {
         last = high;
     }
     v[SIM_COUNT_bulk_copies]++;
+    sim_time_transfer(w, t, (double)n_sectors * SECTOR);
     if (t->kind == SIM_TO_GLOBAL) {
         v[SIM_COUNT_copied_out] += t->bytes;
         v[t->reduce ? SIM_COUNT_reduced_in_bulk : SIM_COUNT_global_written] += valid;
@@ -255,4 +274,5 @@ void sim_count_product(struct sim_warp *w, const struct sim_ins *in, const struc
     if (kept) q.a = 'C';
     if (kind) snprintf(q.types, sizeof q.types, "%.*s", (int)strcspn(kind + 6, "."), kind + 6);
     sim_counts_product(&w->counts->counts, &q, 1);
+    sim_time_product(w, &q);
 }

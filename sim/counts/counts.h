@@ -5,6 +5,7 @@
  * w->counts is not NULL and hooks call the functions below. */
 #ifndef SIM_COUNTS_H
 #define SIM_COUNTS_H
+#include "counts/timeline.h"
 #include "machine/device.h"
 #include "machine/machine.h"
 
@@ -59,7 +60,9 @@
     X(moves, "warp", "mov")                                                                                            \
     X(skipped, "warp", "instructions whose guard left out all lanes")                                                  \
     X(instructions, "warp", "PTX instructions, moves and skipped ones included, polls in vain not")                    \
-    X(spins, "warp", "instructions of loops around polls in vain")
+    X(spins, "warp", "instructions of loops around polls in vain")                                                     \
+    X(timeline, "clk", "length of the timeline of each CTA's cluster (counts/timeline.h)")                             \
+    X(waited, "clk", "of it, what warps waited for barriers, copies, products and loads")
 
 enum sim_count {
 #define SIM_COUNT_NAME(member, unit, words) SIM_COUNT_##member,
@@ -138,6 +141,8 @@ enum { SIM_TRAIL = 16 };
 struct sim_warp_counts { /* of one warp of one rank in its cluster, over all CTAs of a worker or launch */
     struct sim_counts counts;
     uint64_t *executed, *lanes; /* by instruction of the program: warp instructions, lanes that took part */
+    double *waited;             /* likewise: clocks of the timeline */
+    struct sim_warp_time time;
     /* since a poll in vain, of the instruction polled - 1 by these lanes: what its loop did since */
     uint32_t polled, poll_mask, n_trail;
     struct {
@@ -148,6 +153,11 @@ struct sim_count_sheet {
     uint32_t n, n_ins; /* warps of a cluster */
     struct sim_warp_counts *warps;
     struct sim_footprint footprint;
+    /* timeline.c, of a worker */
+    const struct sim_rates *rates;       /* NULL: no timeline */
+    struct sim_time_cost *costs;         /* by instruction */
+    struct sim_time_calendar *calendars; /* by CTA of the cluster and unit */
+    uint32_t n_calendars;
 };
 
 /* ---- when (collect.c) ---- */
@@ -160,7 +170,8 @@ void sim_counts_end(struct sim_launch *g, const struct sim_profile *profile);
 struct sim_transfer;
 struct tensor_product;
 void sim_count_issued(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint32_t group, enum sim_step step);
-void sim_count_wait(struct sim_warp *w, const struct sim_ins *in, uint32_t m, int in_vain);
+/* over: when the latest of the phases that it waited for was. */
+void sim_count_wait(struct sim_warp *w, const struct sim_ins *in, uint32_t m, int in_vain, double over);
 void sim_count_remote_arrivals(struct sim_warp *w, uint32_t n);
 void sim_count_global(struct sim_warp *w, uint32_t m, const uint64_t address[SIM_LANES], uint32_t bytes, int access);
 void sim_count_shared(struct sim_warp *w, uint32_t m, const uint64_t address[SIM_LANES], uint32_t bytes, int access);
@@ -175,10 +186,15 @@ void sim_count_product(struct sim_warp *w, const struct sim_ins *in, const struc
 /* work.c: what the text of instruction i alone tells of its executions. */
 void sim_count_work(const struct sim_program *p, uint32_t i, uint64_t executed, uint64_t lanes, struct sim_counts *out);
 
+enum { SIM_ROLE_WAITS = 4 };
 struct sim_role {  /* warps of a cluster that run the same code */
     char name[96]; /* "warps 0-3", "rank 0 warp 4" */
     uint32_t n;    /* of them */
     struct sim_counts counts;
+    struct {           /* the longest waits of the timeline */
+        double clocks; /* 0: none */
+        char place[160];
+    } waits[SIM_ROLE_WAITS];
 };
 /* roles.c: the number of roles, at most sheet->n; the caller frees their counts and the array. */
 uint32_t sim_count_roles(const struct sim_program *p, const struct sim_count_sheet *sheet, uint32_t n_ranks,

@@ -2,6 +2,7 @@
  * Roles: warps of a cluster that run the same code. Two are alike where the executions of instructions that they share
  * are at least four fifths of those that either has, summed over the program. So the warps of a warpgroup are one role
  * whatever their data decide, a warp with a loop of its own is another, and no kernel has to say anything. */
+#include "checks/report.h"
 #include "counts/counts.h"
 
 #include <stdlib.h>
@@ -58,6 +59,21 @@ static void name_of(const struct group *g, uint32_t n_ranks, uint32_t n_warps, c
     }
 }
 
+/* The instructions at which the group's warps waited longest. */
+static void longest_waits(const struct sim_program *p, const struct sim_count_sheet *s, const uint8_t *has,
+                          struct sim_role *r) {
+    for (uint32_t j = 0; j < p->n_ins; j++) {
+        double clocks = 0;
+        uint32_t k = SIM_ROLE_WAITS;
+        for (uint32_t i = 0; i < s->n; i++) clocks += has[i] ? s->warps[i].waited[j] : 0;
+        while (k && clocks > r->waits[k - 1].clocks) k--;
+        if (k == SIM_ROLE_WAITS) continue;
+        memmove(&r->waits[k + 1], &r->waits[k], (SIM_ROLE_WAITS - 1 - k) * sizeof r->waits[k]);
+        r->waits[k].clocks = clocks;
+        snprintf(r->waits[k].place, sizeof r->waits[k].place, "%s", sim_place(p, p->ins[j].statement));
+    }
+}
+
 uint32_t sim_count_roles(const struct sim_program *p, const struct sim_count_sheet *s, uint32_t n_ranks,
                          struct sim_role **out) {
     const uint32_t n_warps = s->n / n_ranks;
@@ -89,6 +105,7 @@ uint32_t sim_count_roles(const struct sim_program *p, const struct sim_count_she
             for (uint32_t j = 0; j < s->n_ins; j++)
                 if (w->executed[j]) sim_count_work(p, j, w->executed[j], w->lanes[j], &r->counts);
         }
+        longest_waits(p, s, groups[k].has, r);
         free(groups[k].executed), free(groups[k].has);
     }
     free(groups);

@@ -55,6 +55,13 @@ static void table_of_counts(const struct sim_counted *c, FILE *out) {
         fputc('\n', out);
     }
 }
+static void table_of_waits(const struct sim_counted *c, FILE *out) {
+    for (uint32_t r = 0; r < c->n_roles; r++)
+        for (int i = 0; i < SIM_ROLE_WAITS && c->roles[r].waits[i].clocks > 0; i++)
+            fprintf(out, "  role %u, a warp waited %.0f clocks in a CTA at %s\n", r,
+                    c->roles[r].waits[i].clocks * c->cluster / (double)(c->roles[r].n * c->n_ctas),
+                    c->roles[r].waits[i].place);
+}
 static void table_of_products(const struct sim_counted *c, FILE *out) {
     char text[32], part[32], number[32];
     if (c->counts.n_products)
@@ -95,6 +102,7 @@ void sim_count_table(const struct sim_counted *c, FILE *out) {
         fprintf(out, "sum of %" PRIu64 " launches; counted, not timed\n", c->n_launches);
     for (uint32_t r = 0; r < c->n_roles && c->n_roles > 1; r++) fprintf(out, "  role %u: %s\n", r, c->roles[r].name);
     table_of_counts(c, out);
+    table_of_waits(c, out);
     table_of_products(c, out);
     table_of_clocks(c, out);
 }
@@ -142,7 +150,11 @@ void sim_count_json(const struct sim_counted *c, FILE *out) {
     for (uint32_t i = 0; i < c->n_roles; i++) {
         fprintf(out, "%s{\"role\":\"%s\",\"warps\":%u,", i ? "," : "", c->roles[i].name, c->roles[i].n);
         json_counts(&c->roles[i].counts, out);
-        fputc('}', out);
+        fputs(",\"waits\":[", out);
+        for (int k = 0; k < SIM_ROLE_WAITS && c->roles[i].waits[k].clocks > 0; k++)
+            fprintf(out, "%s{\"place\":\"%s\",\"clocks\":%.0f}", k ? "," : "", c->roles[i].waits[k].place,
+                    c->roles[i].waits[k].clocks);
+        fputs("]}", out);
     }
     fputs(c->kernel ? "]}" : "}", out);
 }

@@ -37,6 +37,7 @@ static struct sim_options read_options(void) {
     o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
     o.trace = getenv("ATTNSIM_TRACE") != NULL;
     o.counts = sim_counts_wanted();
+    o.gpu = sim_profile()->word;
     o.trace_cta = (uint64_t)sim_setting("ATTNSIM_TRACE_CTA", 0);
     o.max_instructions = (uint64_t)sim_setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;

@@ -6,6 +6,7 @@
 #include "machine/barrier.h"
 #include "checks/race.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "exec/exec.h"
 #include "units/barrier_trace.h"
 
@@ -36,6 +37,7 @@ void sim_barrier_check(struct sim_cta *c, uint32_t id) {
             if (b->waiting >> i & 1) c->warps[i].blocked = 0, c->warps[i].resumed = 1;
             sim_clock_join(c->warps[i].known, b->clock, n);
         }
+    b->opened = b->latest, b->latest = 0;
     b->result_and = b->lanes_and, b->result_or = b->lanes_or, b->result_sum = b->lanes_sum;
     b->arrived = b->waiting = b->arrivers = b->apart = b->lanes_or = b->lanes_sum = 0;
     memset(b->lanes, 0, sizeof b->lanes);
@@ -82,6 +84,7 @@ static int arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint
     sim_clock_join(b->clock, w->known, n);
     sim_clock_tick(w);
     c->cluster->changes++;
+    if (w->counts) sim_time_came(w, &b->latest, 0);
     sim_trace_barrier(w, in, waits ? "sync" : "arrive", id);
     return 0;
 }
@@ -111,6 +114,7 @@ SIM_HEAD(barrier) {
         if (w->blocked) return SIM_BLOCK;
     }
     sim_trace_barrier(w, in, "pass", id);
+    if (w->counts) sim_time_passed(w, (uint32_t)(in - w->cta->cluster->launch->program->ins), b->opened);
     w->resumed = 0;
     if (in->x == RED_POPC)
         EACH_OF(m) W32(in->o[0])[l] = b->result_sum;

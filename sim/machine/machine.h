@@ -136,6 +136,7 @@ struct sim_barrier {
     uint32_t result_and, result_or, result_sum;
     uint32_t statement; /* of the first that came */
     uint32_t *clock;
+    double latest, opened; /* times of the last arrival so far, and when it opened last (counts/timeline.h) */
 };
 
 struct sim_cta {
@@ -180,6 +181,7 @@ struct sim_options {
     uint64_t seed;
     int threads, races, quiet, max_findings, trace, counts, ordered_sums;
     uint64_t max_instructions; /* of one warp */
+    const char *gpu;           /* word of the device's profile */
     uint64_t trace_cta;        /* linear number of the CTA that barrier_trace.h tells of */
 };
 

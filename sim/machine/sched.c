@@ -171,6 +171,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
         }
     }
     if (c->hopper) sim_hopper_start(c, k->clock_base);
+    sim_time_start(k);
 }
 
 static void end_warp(struct sim_warp *w) {
@@ -221,7 +222,10 @@ static int another_chance(struct sim_worker *k) {
 enum sim_turn sim_worker_turn(struct sim_worker *k) {
     struct sim_cluster *c = &k->cluster;
     struct sim_launch *g = c->launch;
-    if (!k->live) return c->hopper && sim_hopper_end(c) ? SIM_BROKEN : SIM_ENDED;
+    if (!k->live) {
+        sim_time_end(k);
+        return c->hopper && sim_hopper_end(c) ? SIM_BROKEN : SIM_ENDED;
+    }
     struct turn t = next_turn(c, &k->last);
     if (!t.warp) {
         int forced = c->hopper ? sim_flight_force(c) : 0;

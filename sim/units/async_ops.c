@@ -3,6 +3,7 @@
  * Eager: all at the start. Late: when a wait needs it or no warp can run. Random: by the dice, in any order that the
  * operation itself allows. */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "units/tensor_memory.h"
 
 #include <stdlib.h>
@@ -17,7 +18,10 @@ static void drop(struct sim_cluster_hopper *h, uint32_t i) {
 static int advance(struct sim_cluster *c, uint32_t i) {
     struct sim_cluster_hopper *h = c->hopper;
     struct sim_flight *f = &h->flights[i];
+    struct sim_warp *w = f->w;
+    if (w->counts) sim_time_landing(w, f->end);
     int r = f->step(f);
+    if (w->counts) sim_time_landing(w, 0);
     if (r < 1) return r;
     c->changes++;
     if (++f->stage == f->stages) drop(h, i);
@@ -45,6 +49,7 @@ int sim_flight_add(struct sim_cluster *c, struct sim_flight f) {
     }
     f.number = h->flights_so_far++;
     f.stage = 0;
+    if (f.w->counts) f.end = sim_time_of_flight(f.w, f.kind);
     h->flights[h->n_flights++] = f;
     if (c->launch->options.policy != SIM_EAGER) return 0;
     return finish(c, h->n_flights - 1, 0) < 0 ? -1 : 0;

@@ -29,6 +29,7 @@ struct sim_mbarrier {
     uint32_t actor, done_time;      /* done_time: of the last completed phase */
     uint32_t init_actor, init_time, init_statement, init_cluster_phase;
     uint32_t *clock, *done_clock;
+    double latest, over; /* times of the last arrival so far, and of the last completed phase (counts/timeline.h) */
 };
 
 struct sim_cta_hopper {
@@ -162,6 +163,7 @@ struct sim_flight {
     int (*step)(struct sim_flight *f);
     void *data;      /* freed when it has ended */
     uint32_t *clock; /* likewise: what its completion tells (sim_clock_acquired), or NULL */
+    double end;      /* when it ends (counts/timeline.h) */
 };
 enum { SIM_FLIGHT_COPIES, SIM_FLIGHT_BULK, SIM_FLIGHT_BULK_GROUP, SIM_FLIGHT_PRODUCT, SIM_FLIGHT_TENSOR };
 /* Takes a copy of it. Under the eager policy it ends at once if it can. */

@@ -3,6 +3,7 @@
  * with as many arrivals as were asked for. What arrivals release is kept until the phase is complete, so that waiting
  * for a phase tells nothing of the next. Offences against the protocol end the launch. */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "units/barrier_trace.h"
 #include "units/hopper.h"
 
@@ -123,6 +124,7 @@ static void complete(struct sim_warp *w, const struct sim_ins *in, uint32_t lane
     memcpy(b->done_clock, b->clock, c->n_clock * sizeof *b->clock);
     b->done_time = (*time)++;
     b->phase++;
+    b->over = b->latest, b->latest = 0;
     b->pending = b->expected;
     b->observed = 0;
     c->changes++;
@@ -147,6 +149,7 @@ int sim_mbarrier_arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     if (clock) sim_clock_join(b->clock, clock, c->n_clock);
     b->pending -= count;
     c->changes++;
+    if (w->counts) sim_time_came(w, &b->latest, owner != w->cta);
     sim_trace_mbarrier(w, in, 1u << lane, "arrive", owner, b, count);
     complete(w, in, lane, owner, b);
     return 0;
@@ -162,6 +165,7 @@ int sim_mbarrier_expect(struct sim_warp *w, const struct sim_ins *in, uint32_t l
         return -1;
     }
     b->tx = (int32_t)tx;
+    if (w->counts && bytes < 0) sim_time_came(w, &b->latest, owner != w->cta);
     w->cta->cluster->changes++;
     sim_trace_mbarrier(w, in, 1u << lane, bytes < 0 ? "landed" : "expect", owner, b,
                        bytes < 0 ? -(int64_t)bytes : bytes);

@@ -91,6 +91,7 @@ SIM_HEAD(barrier_wait) {
     struct sim_cluster *c = w->cta->cluster;
     uint64_t address[SIM_LANES];
     uint32_t passed = 0, spurious = 0, polled = 0;
+    double last = 0; /* phase */
     sim_addresses(w, in, m, 1, address);
     if (in->x == TRY && c->launch->options.policy == SIM_RANDOM && sim_random(&c->rng) % 8 == 0) spurious = 1;
     EACH_OF(m) {
@@ -122,13 +123,14 @@ SIM_HEAD(barrier_wait) {
         if (!passed) sim_trace_mbarrier(w, in, m, "pass", owner, b, wanted);
         passed |= 1u << l;
         b->observed = 1;
+        if (b->over > last) last = b->over;
         if (in->y & RELAXED || !b->phase) continue;
         sim_clock_join(w->known, b->done_clock, c->n_clock);
         sim_learn(w, b->actor, b->done_time);
     }
     w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | passed;
     h->waits = passed == m ? SIM_WAITS_NOTHING : SIM_WAITS_MBARRIER;
-    if (w->counts) sim_count_wait(w, in, m, passed != m);
+    if (w->counts) sim_count_wait(w, in, m, passed != m, last);
     return passed == m || spurious ? SIM_NEXT : SIM_RETRY;
 }
 

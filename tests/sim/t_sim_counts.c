@@ -174,13 +174,13 @@ static const struct {
                     "setp.lt.u32 p, %r0, 28;\nselp.b32 %r13, 16, 0, p;\n"
                     "cp.async.cg.shared.global [%r10], [%rd1], 16, %r13;\ncp.async.wait_all;\n" CLOSE,
      1, 32, "copied_async=512 global_read=448 sectors_read=14 async_runs=7", NULL},
-    /* warp 1 waits for what warp 0 does late: polls in vain are not its instructions */
+    /* warp 1 waits for what warp 0 does late: polls in vain are not its instructions. timeline: 2 clocks each */
     {"polls", "h100",
      OPEN("8.1", "sm_90a", 64, "") INIT "@!first bra WAIT;\nmov.u32 %r11, 0;\nLATE:\nadd.u32 %r11, %r11, 1;\n"
                                         "setp.lt.u32 p, %r11, 30000;\n@p bra LATE;\n"
                                         "@q mbarrier.arrive.shared::cta.b64 _, [%r1+32768];\nbra OUT;\nWAIT:\n" WAIT
                                         "OUT:\n" CLOSE,
-     1, 64, "waits=1 instructions=90027 arrivals=1", "\"role\":\"warp 1\",\"warps\":1"},
+     1, 64, "waits=1 instructions=90027 arrivals=1 timeline=180052 waited=180030", "\"role\":\"warp 1\",\"warps\":1"},
 };
 
 static int run(const char *driver, int i) {
