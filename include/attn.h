@@ -138,7 +138,8 @@ enum {
     ATTN_OP_COUNT_ = 7
 };
 
-/* Element types. ATTN_BOOL is one byte per element, nonzero = true. */
+/* Element types. ATTN_BOOL is one byte per element, nonzero = true. ATTN_E4M3 is the 8-bit float e4m3fn (OCP FP8, 2023):
+ * 4 exponent bits, 3 mantissa bits, largest 448, least 2^-9, no infinity, NaN 0x7f and 0xff. */
 enum {
     ATTN_DTYPE_NONE = 0,
     ATTN_F32 = 1,
@@ -148,7 +149,8 @@ enum {
     ATTN_I32 = 5,
     ATTN_I64 = 6,
     ATTN_BOOL = 7,
-    ATTN_DTYPE_COUNT_ = 8
+    ATTN_E4M3 = 8, /* of q, k, v of sdpa_fwd, with the scales q_scale, k_scale, v_scale */
+    ATTN_DTYPE_COUNT_ = 9
 };
 
 /* ALiBi forms (Press et al. 2021). off is the diagonal offset, see ATTN_BOTTOM_RIGHT. */
@@ -212,7 +214,7 @@ typedef struct attn_device {
 /* A view of caller memory. Frozen layout; no size field.
  * Extents and strides are in elements; only [0, rank) is read. The innermost stride must be 1 (a mask may have 0; DOUT
  * may have 0 on every axis, as the gradient of a sum; one-number-per-row tensors LSE, LSE_ROUNDED, DLSE, MAX_LOGITS are
- * free); outer strides are free, may be negative, and on an input may be 0 (broadcast).
+ * and the scales of e4m3 are free); outer strides are free, may be negative, and on an input may be 0 (broadcast).
  * Strides of extent-1 axes are ignored. A tensor with a zero extent needs no storage: data may be NULL. */
 typedef struct attn_tensor {
     void *data;
@@ -228,8 +230,8 @@ typedef struct attn_tensor {
 ATTN_API const char *attn_dtype_name(int32_t dtype);
 ATTN_API size_t attn_dtype_bytes(int32_t dtype);
 
-/* attn_convert - convert n contiguous elements between f32, f16, bf16 and f64, rounding to nearest even.
- * NaN stays NaN, overflow gives infinity. src and dst may be the same address when dst's element is not wider. */
+/* attn_convert - convert n contiguous elements between f32, f16, bf16, f64 and e4m3, rounding to nearest even.
+ * NaN stays NaN, overflow gives infinity; in e4m3, which has none, NaN (beyond 464, as in PyTorch and ml_dtypes). src and dst may be the same address when dst's element is not wider. */
 ATTN_API attn_status attn_convert(void *dst, int32_t dst_dtype, const void *src, int32_t src_dtype, size_t n);
 
 /* attn_tensor_contiguous - fill *out as a row-major view of `data` on the CPU, bytes computed. */
@@ -267,7 +269,7 @@ typedef struct attn_problem {
     int32_t op;     /* ATTN_OP_*                                                                         */
     uint64_t flags; /* ATTN_CAUSAL | ...                                                                 */
     int32_t dtype;  /* of q, k, v, kv, out, dout and the gradients dq, dk, dv: F32, F16, BF16, F64 (no F64 for MLA);
-                     * mla_join: I32, of the lists                                                       */
+                     * sdpa_fwd: E4M3, of q, k and v; mla_join: I32, of the lists                         */
     int32_t mask_dtype; /* sdpa: 0 = no mask; F32, F16, BF16 = additive; BOOL = keep where nonzero         */
 
     int64_t batch;   /* B (packed: number of sequences; MLA: 1 unless the tensors have a batch axis)      */
@@ -286,7 +288,8 @@ typedef struct attn_problem {
     int32_t alibi;        /* sdpa: ATTN_ALIBI_*; not NONE needs the `alibi` tensor                        */
     int32_t dkv_dtype;    /* mla_bwd: dtype of dkv: 0 = as `dtype`, or F32                                */
     int32_t dist_norm;    /* dist, mla_bwd with dist: ATTN_DIST_*                                         */
-    int32_t out_dtype;    /* sdpa_fwd, mla_fwd: dtype of out: 0 = as `dtype`, or F32 from F16 and BF16 inputs   */
+    int32_t out_dtype;    /* sdpa_fwd, mla_fwd: dtype of out: 0 = as `dtype`, or F32 from F16 and BF16 inputs;
+                           * from E4M3 inputs 0 = BF16, or F32                                                */
 
     int64_t total_q;   /* packed: rows of q, the last axis-S extent of q, out, lse                        */
     int64_t total_k;   /* packed: rows of k and v; 0 if these are paged                                   */
@@ -355,7 +358,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  KV            [B,SK,1,D]                                 dtype    mla, dist
  *  OUT           [B,HQ,SQ,DV]   packed [HQ,TOTALQ,DV]       out_dtype  forward     mla: [B,SQ,HQ,DV]; backward: dtype
  *  LSE           [B,HQ,SQ]      packed [HQ,TOTALQ]          f32*     sdpa          mla, dist: [B,SQ,HQ]
- *  LSE_ROUNDED   as LSE                                     dtype    sdpa_fwd, optional second copy of lse
+ *  LSE_ROUNDED   as LSE                                     dtype    sdpa_fwd, optional second copy of lse; e4m3: bf16
  *  MASK          [B,HQ,SQ,SK], any axis may have stride 0   mask_dtype  sdpa
  *  ALIBI         [HQ] or [1,HQ] or [B,HQ]                   f32      sdpa, slopes
  *  SINK          [HQ]                                       f32      sdpa, mla
@@ -375,6 +378,9 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  DSINK         [HQ], summed over B and SQ                 f32*     backward with ATTN_GRAD_SINK
  *  JOINED        [B,ceil(SQ/group),WORDS]                   i32      mla_join; input of mla, dist with `group`. WORDS
  *                                                                    follows from group and TOPK: attn_role_tensor
+ *  Q_SCALE       [B,HQ]                                     f32      sdpa_fwd with e4m3. An element of q is worth its
+ *  K_SCALE V_SCALE [B,HK]                                   f32      number times the scale of its sequence and head;
+ *                                                                    any number; strides of 0: one for all heads or tensors
  *
  * MLA and dist tensors may omit the leading B axis when B is 1.
  * Rows past seqlens_q count as empty rows (out 0, lse -inf, gradients 0); keys past seqlens_k get zero gradients.
@@ -395,6 +401,7 @@ enum {
     ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DKV,
     ATTN_ROLE_DMASK, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK,
     ATTN_ROLE_JOINED,
+    ATTN_ROLE_Q_SCALE, ATTN_ROLE_K_SCALE, ATTN_ROLE_V_SCALE,
     ATTN_ROLE_COUNT
 };
 
@@ -424,6 +431,7 @@ typedef struct attn_args {
     uint64_t workspace_bytes;
     void *stream;             /* CUDA plans: the CUstream; NULL = default stream. CPU plans: must be NULL   */
     const attn_tensor *joined;
+    const attn_tensor *q_scale, *k_scale, *v_scale;
 } attn_args;
 
 #ifdef __cplusplus

@@ -49,7 +49,8 @@ enum {
     ATTN_DLPACK_UINT_ = 1,
     ATTN_DLPACK_FLOAT_ = 2,
     ATTN_DLPACK_BFLOAT_ = 4,
-    ATTN_DLPACK_BOOL_ = 6
+    ATTN_DLPACK_BOOL_ = 6,
+    ATTN_DLPACK_FLOAT8_E4M3FN_ = 10
 };
 
 static inline int32_t attn_dlpack_dtype_(int code, int bits) {
@@ -58,6 +59,7 @@ static inline int32_t attn_dlpack_dtype_(int code, int bits) {
     case ATTN_DLPACK_FLOAT_ * 256 + 32: return ATTN_F32;
     case ATTN_DLPACK_FLOAT_ * 256 + 64: return ATTN_F64;
     case ATTN_DLPACK_BFLOAT_ * 256 + 16: return ATTN_BF16;
+    case ATTN_DLPACK_FLOAT8_E4M3FN_ * 256 + 8: return ATTN_E4M3;
     case ATTN_DLPACK_INT_ * 256 + 32: return ATTN_I32;
     case ATTN_DLPACK_INT_ * 256 + 64: return ATTN_I64;
     case ATTN_DLPACK_BOOL_ * 256 + 8:

@@ -25,6 +25,7 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
     b.absolute = t.absolute;
     if (t.absolute) {
         b.abs = t.bound;
+        if (dtype == ATTN_E4M3) b.abs *= fmax(1, (double)c->p.dim_qk / 128); /* steps of a sum that is cut off */
         if (!against_plain) b.slack = t.slack;
         return b;
     }
@@ -33,6 +34,7 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
         b.zero_exact = true;
         return b;
     }
+    if (dtype == ATTN_E4M3) b.score_tol = 0x1p-10, b.tol += 0x1p-18 * (double)c->p.seq_k;
     if (half) {
         b.score_tol = 8 * U32;
         b.factor = backward ? 3 : 2;

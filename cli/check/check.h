@@ -111,6 +111,10 @@ static inline bool check_backward(const attn_problem *p) {
     return p->op == ATTN_OP_SDPA_BWD || p->op == ATTN_OP_MLA_BWD;
 }
 static inline bool check_half_dtype(int32_t dtype) { return dtype == ATTN_F16 || dtype == ATTN_BF16; }
+/* Whose bounds a kernel of the dtype has: e4m3 that is widened before the products is as exact as the bf16 of out. */
+static inline int32_t check_bound_dtype(int32_t dtype, int32_t math_dtype) {
+    return dtype == ATTN_E4M3 && math_dtype != ATTN_E4M3 ? ATTN_BF16 : dtype;
+}
 static inline bool check_is_out(int32_t use) { return use >= ATTN_USE_OUT; }
 
 /* gen_dense.c, gen_sparse.c: a random problem of the operator and dtype. Not checked by the library yet. */
@@ -151,6 +155,7 @@ double attn_cli_check_round(double x, int32_t dtype); /* to F16 or BF16, nearest
 
 /* data_*.c: lengths and values of every input. */
 int attn_cli_check_data_dense(struct check_case *c);
+void attn_cli_check_scale_values(struct check_case *c); /* e4m3: of what is stored, what it is worth */
 int attn_cli_check_data_sparse(struct check_case *c);
 bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fall */
 /* Standard normal values into t->val (allocated by place). */

@@ -19,7 +19,7 @@ static const char help[] =
     "      --backend NAME    only ref, cpu or cuda kernels\n"
     "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist,\n"
     "                        mla_join\n"
-    "      --dtype NAME      only one dtype: f32, f16, bf16, f64, i32\n"
+    "      --dtype NAME      only one dtype: f32, f16, bf16, f64, i32, e4m3\n"
     "      --device DEV      cpu (default), cuda:0, ...\n"
     "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
     "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
@@ -194,7 +194,7 @@ static uint64_t case_seed(uint64_t seed, int32_t op, int32_t dtype, int64_t repe
 static void test_random(struct command *m) {
     for (int64_t n = 0; n < m->repeat; n++)
         for (int32_t op = 1; op < ATTN_OP_COUNT_; op++)
-            for (int32_t dtype = ATTN_F32; dtype <= ATTN_I32; dtype++) {
+            for (int32_t dtype = ATTN_F32; dtype < ATTN_DTYPE_COUNT_; dtype++) {
                 if (!wants(m, op, dtype) || m->session.gpu_lost) continue;
                 uint64_t seed = case_seed(m->seed, op, dtype, n);
                 struct attn_cli_rng r;
@@ -273,8 +273,8 @@ static int finish(struct command *m) {
  */
 
 static int32_t dtype_named(const char *name) {
-    for (int32_t d = ATTN_F32; d <= ATTN_I32; d++)
-        if (!strcmp(attn_dtype_name(d), name)) return d;
+    for (int32_t d = ATTN_F32; d < ATTN_DTYPE_COUNT_; d++)
+        if (d != ATTN_I64 && d != ATTN_BOOL && !strcmp(attn_dtype_name(d), name)) return d;
     return 0;
 }
 static int32_t op_named(const char *name) {
@@ -350,7 +350,7 @@ static int parse(struct command *m, int argc, char **argv) {
         [SEED - REPEAT] = "0 to 9223372036854775807",
         [BACKEND - REPEAT] = "ref, cpu or cuda",
         [OP - REPEAT] = "sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist or mla_join",
-        [DTYPE - REPEAT] = "f32, f16, bf16, f64 or i32",
+        [DTYPE - REPEAT] = "f32, f16, bf16, f64, i32 or e4m3",
         [DEVICE - REPEAT] = "cpu or cuda:N",
         [OVERLAP - REPEAT] = "0 to 1, random or prefix",
         [THREADS - REPEAT] = "1 or more",

@@ -226,6 +226,46 @@ static void fill_small(struct check_case *c) {
     if ((c->modes & CHECK_SINK_MINUS_INF) && sink->n) sink->val[below(c, sink->n)] = -INFINITY;
 }
 
+static void fill_scales(struct check_case *c) {
+    for (int32_t role = ATTN_ROLE_Q_SCALE; role <= ATTN_ROLE_V_SCALE; role++) {
+        struct check_tensor *t = &c->t[role];
+        const int64_t heads = t->use ? t->view.shape[1] : 1;
+        for (int64_t x = 0; x < t->n; x++) {
+            t->val[x] = exp2((double)below(c, 33) / 16 - 1) * (below(c, 8) ? 1 : -1);
+            /* pages are any sequence's: their scale is one for all */
+            if (check_has(c, ATTN_PAGED) && role != ATTN_ROLE_Q_SCALE && x >= heads) t->val[x] = t->val[x - heads];
+        }
+    }
+}
+
+static void scale_rows(struct check_tensor *t, int64_t row, int64_t n, double scale) {
+    const int64_t cols = t->view.shape[t->view.rank - 1];
+    for (int64_t x = row * cols; x < (row + n) * cols; x++) t->val[x] *= scale;
+}
+
+/* Rows of no sequence keep their numbers. Pages: of the first sequence, whose scales are those of all. */
+void attn_cli_check_scale_values(struct check_case *c) {
+    const attn_problem *p = &c->p;
+    static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V};
+    for (int k = 0; k < 3 && p->dtype == ATTN_E4M3; k++) {
+        struct check_tensor *t = &c->t[roles[k]];
+        const double *scale = c->t[ATTN_ROLE_Q_SCALE + k].val;
+        const int64_t heads = k ? p->heads_k : p->heads_q, total = k ? p->total_k : p->total_q;
+        const bool paged = k && check_has(c, ATTN_PAGED), packed = !paged && check_has(c, ATTN_PACKED);
+        const int64_t rows = paged ? p->page_size : k ? p->seq_k : p->seq_q, n = paged ? p->n_pages : p->batch;
+        if (!t->n) continue;
+        for (int64_t b = 0; b < n && p->batch; b++)
+            for (int64_t h = 0; h < heads; h++) {
+                const struct check_seq *s = &c->seq[paged ? 0 : b];
+                const double factor = scale[paged ? h : b * heads + h];
+                if (packed)
+                    scale_rows(t, h * total + (k ? s->k0 : s->q0), k ? s->sk_rows : s->sq_rows, factor);
+                else
+                    scale_rows(t, (b * heads + h) * rows, rows, factor);
+            }
+    }
+}
+
 int attn_cli_check_data_dense(struct check_case *c) {
     const attn_problem *p = &c->p;
     struct check_tensor *t = c->t;
@@ -247,6 +287,7 @@ int attn_cli_check_data_dense(struct check_case *c) {
     attn_cli_check_bad_dout(c);
     if (t[ATTN_ROLE_DLSE].use) attn_cli_check_normal(&c->rng, t[ATTN_ROLE_DLSE].val, t[ATTN_ROLE_DLSE].n, 1);
     fill_small(c);
+    fill_scales(c);
     if (t[ATTN_ROLE_MASK].use) {
         fill_mask(c);
         if (attn_cli_check_store(&t[ATTN_ROLE_MASK])) return -1;
@@ -266,5 +307,6 @@ int attn_cli_check_data_dense(struct check_case *c) {
         if (t[role].use == ATTN_USE_IN && role != ATTN_ROLE_OUT && role != ATTN_ROLE_LSE &&
             attn_cli_check_store(&t[role]))
             return -1;
+    attn_cli_check_scale_values(c);
     return 0;
 }

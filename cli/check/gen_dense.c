@@ -150,7 +150,8 @@ static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
 
 /* No draw: numbers of a seed stay. */
 static void choose_results(attn_problem *p) {
-    if (check_half_dtype(p->dtype) && (p->seq_q + p->seq_k + p->dim_v) % 4 == 1) p->out_dtype = ATTN_F32;
+    if ((check_half_dtype(p->dtype) || p->dtype == ATTN_E4M3) && (p->seq_q + p->seq_k + p->dim_v) % 4 == 1)
+        p->out_dtype = ATTN_F32;
     if ((3 * p->seq_q + p->seq_k + p->heads_q) % 6 == 2) p->flags |= ATTN_MAX_LOGITS;
 }
 

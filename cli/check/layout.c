@@ -57,7 +57,10 @@ static bool may_broadcast(const struct check_case *c, int32_t role, int axis) {
     if (t->shape[axis] < 2) return false;
     switch (role) {
     case ATTN_ROLE_MASK:
-    case ATTN_ROLE_DMASK: return true;
+    case ATTN_ROLE_DMASK:
+    case ATTN_ROLE_Q_SCALE:
+    case ATTN_ROLE_K_SCALE:
+    case ATTN_ROLE_V_SCALE: return true;
     case ATTN_ROLE_Q:
     case ATTN_ROLE_K:
     case ATTN_ROLE_V:
@@ -90,7 +93,7 @@ static void choose_broadcast(struct check_case *c, int32_t role, uint32_t forbid
 /* Tensors of one number per row are read and written one by one and may have any stride on every axis. */
 static bool free_innermost(const struct check_case *c, int32_t role) {
     bool single = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
-                  role == ATTN_ROLE_MAX_LOGITS;
+                  role == ATTN_ROLE_MAX_LOGITS || (role >= ATTN_ROLE_Q_SCALE && role <= ATTN_ROLE_V_SCALE);
     return single && !c->p.align_bytes;
 }
 

@@ -36,7 +36,7 @@ static attn_status hand_over(const struct check_case *c, const attn_problem *wid
     attn_tensor expected;
     int32_t use;
     attn_status st = attn_role_tensor(wide, role, &use, &expected);
-    if (st) return st;
+    if (st || use == ATTN_USE_NONE) return st; /* scales are in the values */
     size_t bytes = (size_t)from->n * attn_dtype_bytes(expected.dtype);
     e->typed[role] = malloc(bytes + 64);
     if (!e->typed[role]) return ATTN_E_MEMORY;

@@ -91,6 +91,7 @@ struct work {
     double *part;             /* of a sum of values */
     double scale, to_natural; /* factor that turns the caller's lse into base e */
     int32_t dtype;            /* F16 or BF16, or 0 = no half */
+    bool narrow;              /* kernels may round P to 16 or 8 bits */
 };
 
 static double slope_at(const struct check_case *c, int64_t b, int64_t h) {
@@ -271,8 +272,8 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
         if (isfinite(x)) terms += x * x, sum += x;
     }
     /* Probabilities that are close to each other round alike, by up to a quarter of the row bound: see numerics.md. */
-    o->terms[row] = o->half ? fmax(sqrt(terms), sum / 3) : sqrt(terms);
-    if (o->half) o->roundings[row] = roundings(c, ATTN_ROLE_V, sum, sqrt(terms), dv, w->keys_alike);
+    o->terms[row] = w->narrow ? fmax(sqrt(terms), sum / 3) : sqrt(terms);
+    if (w->narrow) o->roundings[row] = roundings(c, ATTN_ROLE_V, sum, sqrt(terms), dv, w->keys_alike);
     for (int64_t x = 0; o->half && x < dv; x++)
         o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }
@@ -461,6 +462,7 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
                               : p->dim_qk > 0          ? 1 / sqrt((double)p->dim_qk)
                                                        : 1};
     w.dtype = check_half_dtype(p->dtype) ? p->dtype : 0;
+    w.narrow = w.dtype || p->dtype == ATTN_E4M3;
     w.to_natural = check_has(c, ATTN_LSE_BASE_2) ? log(2.0) : 1;
     int64_t longest = 1;
     for (int64_t b = 0; b < p->batch; b++) longest = c->seq[b].sk > longest ? c->seq[b].sk : longest;

@@ -9,7 +9,8 @@
 /* Rounded to the dtype, out in f32 is the out of the same problem in that dtype. */
 static int out_in_f32(struct prop_run *r) {
     attn_problem p = attn_cli_prop_problem(r), q;
-    if (!check_half_dtype(p.dtype)) return PROP_SKIP;
+    const int32_t rounded = p.dtype == ATTN_E4M3 ? ATTN_BF16 : p.dtype;
+    if (!check_half_dtype(rounded)) return PROP_SKIP;
     if (prop_below(r, 2)) p.flags |= ATTN_CAUSAL;
     if (prop_below(r, 2)) p.flags |= ATTN_LSE_BASE_2;
     q = p;
@@ -24,7 +25,7 @@ static int out_in_f32(struct prop_run *r) {
     if (!got) got = attn_cli_prop_execute(r, &y, NULL);
     double *a = attn_cli_prop_get(&x, ATTN_ROLE_OUT), *b = attn_cli_prop_get(&y, ATTN_ROLE_OUT);
     for (int64_t i = 0; !got && i < attn_cli_prop_count(&x, ATTN_ROLE_OUT); i++) {
-        const double unit = attn_cli_check_spacing(a[i], p.dtype);
+        const double unit = attn_cli_check_spacing(a[i], rounded);
         if (!(fabs(a[i] - b[i]) <= 0.501 * unit + 1e-6 * fabs(b[i]))) /* both round the last bits of a sum */
             got = attn_cli_prop_failed(r, "out[%lld] is %.9g in f32, and %.9g otherwise", (long long)i, b[i], a[i]);
     }
@@ -95,6 +96,7 @@ static int parts_merge(struct prop_run *r) {
 const struct prop attn_cli_props_out[] = {
     {"out in f32 rounds to out", ATTN_OP_SDPA_FWD, out_in_f32, ATTN_F16},
     {"out in f32 rounds to out", ATTN_OP_SDPA_FWD, out_in_f32, ATTN_BF16},
+    {"out in f32 rounds to out", ATTN_OP_SDPA_FWD, out_in_f32, ATTN_E4M3},
     {"out in f32 rounds to out", ATTN_OP_MLA_FWD, out_in_f32, ATTN_F16},
     {"out in f32 rounds to out", ATTN_OP_MLA_FWD, out_in_f32, ATTN_BF16},
     {"parts of the keys merge to the whole", ATTN_OP_SDPA_FWD, parts_merge, 0},

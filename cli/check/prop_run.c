@@ -97,8 +97,9 @@ int attn_cli_prop_execute(struct prop_run *r, struct attn_cli_tensors *set, cons
 
 double attn_cli_prop_tolerance(const struct prop_run *r) {
     bool backward = r->kernel->op == ATTN_OP_SDPA_BWD || r->kernel->op == ATTN_OP_MLA_BWD;
-    switch (r->kernel->dtype) {
+    switch (check_bound_dtype(r->kernel->dtype, r->kernel->math_dtype)) {
     case ATTN_F16: return 0x1p-9;
+    case ATTN_E4M3: return 0x1p-2;
     case ATTN_BF16: return 0x1p-6;
     case ATTN_F64: return backward ? 2e-12 : 2e-13;
     default: return backward ? 4e-5 : 8e-6;
@@ -107,7 +108,7 @@ double attn_cli_prop_tolerance(const struct prop_run *r) {
 
 int attn_cli_prop_ones(struct prop_run *r, const struct attn_cli_tensors *set, int64_t rows, int64_t cols,
                        const double *lse) {
-    const bool narrow = r->kernel->dtype == ATTN_F16 || r->kernel->dtype == ATTN_BF16;
+    const bool narrow = check_half_dtype(check_bound_dtype(r->kernel->dtype, r->kernel->math_dtype));
     const bool exact = narrow && r->kernel->backend == ATTN_BACKEND_CPU && strcmp(r->kernel->arch, "amx") != 0;
     double *out = attn_cli_prop_get(set, ATTN_ROLE_OUT);
     int got = PROP_PASS;
@@ -144,7 +145,7 @@ int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double 
 
 int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n,
                             double shift) {
-    double tol = r->kernel->dtype == ATTN_F64 ? 1e-12 : 2e-5;
+    double tol = r->kernel->dtype == ATTN_F64 ? 1e-12 : r->kernel->math_dtype == ATTN_E4M3 ? 0x1p-6 : 2e-5;
     for (int64_t x = 0; x < n; x++) {
         if (isinf(a[x]) && a[x] == b[x]) continue;
         if (!(fabs(a[x] + shift - b[x]) <= tol * fmax(1, fabs(b[x]))))

@@ -240,7 +240,8 @@ static void judge(struct job *j, int run, const char *label) {
             return;
         }
         attn_cli_check_widen(got, j->result[run][role], t->view.dtype, t->n);
-        struct check_bound b = attn_cli_check_bound(c, role, c->p.dtype, against_plain);
+        struct check_bound b =
+            attn_cli_check_bound(c, role, check_bound_dtype(c->p.dtype, j->k->math_dtype), against_plain);
         const struct check_want *w = &c->want[role];
         failed[role] = attn_cli_check_compare(w, against_plain ? w->plain : w->want, got, &b, wrong, v) != 0;
         if (failed[role])

@@ -148,7 +148,7 @@ static void add_word(char *cell, size_t bytes, const char *word) {
 
 /* One row per operator and dtype that some kernel has; a cell lists the architectures of a backend. */
 static int list_markdown(attn_ctx *ctx) {
-    static const int32_t dtypes[] = {ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_F64, ATTN_I32};
+    static const int32_t dtypes[] = {ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_F64, ATTN_E4M3, ATTN_I32};
     printf("| operator | dtype | reference | CPU | CUDA |\n|---|---|---|---|---|\n");
     for (int i = 0; i < N_OPERATORS; i++)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {

@@ -164,7 +164,7 @@ int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_probl
     for (int i = 0; i < N_KEYS && n < (int)sizeof full; i++)
         if (s.key[i] >= 0 && !has_word(text, keys[i], 1))
             n += snprintf(full + n, sizeof full - (size_t)n, " %s=%lld", keys[i], (long long)s.key[i]);
-    static const char *const types[] = {"f32", "f16", "bf16", "f64", "i32"};
+    static const char *const types[] = {"f32", "f16", "bf16", "f64", "i32", "e4m3"};
     int typed = 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) typed |= has_word(text, types[i], 0);
     if (!typed && run->have[ATTN_ROLE_Q] && n < (int)sizeof full) {

@@ -41,7 +41,7 @@ void attn_cli_run_free(struct attn_cli_run *run) {
 }
 
 static int floating(int32_t dtype) {
-    return dtype == ATTN_F32 || dtype == ATTN_F16 || dtype == ATTN_BF16 || dtype == ATTN_F64;
+    return dtype == ATTN_F32 || dtype == ATTN_F16 || dtype == ATTN_BF16 || dtype == ATTN_F64 || dtype == ATTN_E4M3;
 }
 
 /* The array with another element type, in its own memory. */

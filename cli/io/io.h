@@ -30,8 +30,8 @@ struct attn_cli_archive {
 /* Whole file, or standard input for "-", into malloc'ed 64-byte aligned memory. `limit` bytes at most (0 = none). */
 int attn_cli_file_read(const char *path, size_t limit, void **data, size_t *bytes, struct attn_cli_fault *fault);
 
-/* .npy, format versions 1 to 3, C order, dtypes f2 f4 f8 i4 i8 b1 u1 little-endian; bf16 is stored as ml_dtypes does:
- * '<V2'. parse: *out is a view of `data` (out->data may be unaligned). read: *out owns aligned memory. "-" = stdin,
+/* .npy, format versions 1 to 3, C order, dtypes f2 f4 f8 i4 i8 b1 u1 little-endian; bf16 and e4m3 are stored as
+ * ml_dtypes does: '<V2', '|V1'. parse: *out is a view of `data` (out->data may be unaligned). read: *out owns aligned memory. "-" = stdin,
  * stdout. */
 int attn_cli_npy_parse(const void *data, size_t bytes, struct attn_cli_array *out, struct attn_cli_fault *fault);
 int attn_cli_npy_read(const char *path, struct attn_cli_array *out, struct attn_cli_fault *fault);

@@ -10,8 +10,8 @@
 static const struct {
     char code[4];
     int32_t dtype;
-} codes[] = {{"f2", ATTN_F16}, {"f4", ATTN_F32},  {"f8", ATTN_F64},  {"i4", ATTN_I32},
-             {"i8", ATTN_I64}, {"V2", ATTN_BF16}, {"b1", ATTN_BOOL}, {"u1", ATTN_BOOL}};
+} codes[] = {{"f2", ATTN_F16},  {"f4", ATTN_F32},  {"f8", ATTN_F64},  {"i4", ATTN_I32}, {"i8", ATTN_I64},
+             {"V2", ATTN_BF16}, {"b1", ATTN_BOOL}, {"u1", ATTN_BOOL}, {"V1", ATTN_E4M3}};
 
 struct scan {
     const char *pos, *end;
@@ -83,7 +83,8 @@ static int parse_dtype(const char *descr, struct attn_cli_array *out, struct att
                 out->dtype = codes[i].dtype;
                 return 0;
             }
-    attn_cli_fault_set(fault, "dtype '%s': expected f2, f4, f8, i4, i8, b1, u1 or V2 (bfloat16)", descr);
+    attn_cli_fault_set(fault, "dtype '%s': expected f2, f4, f8, i4, i8, b1, u1, V2 (bfloat16) or V1 (float8_e4m3fn)",
+                       descr);
     return -1;
 }
 

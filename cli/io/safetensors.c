@@ -14,8 +14,8 @@
 static const struct {
     const char *name;
     int32_t dtype;
-} dtypes[] = {{"F32", ATTN_F32}, {"F16", ATTN_F16}, {"BF16", ATTN_BF16}, {"F64", ATTN_F64},
-              {"I32", ATTN_I32}, {"I64", ATTN_I64}, {"BOOL", ATTN_BOOL}, {"U8", ATTN_BOOL}};
+} dtypes[] = {{"F32", ATTN_F32}, {"F16", ATTN_F16},   {"BF16", ATTN_BF16}, {"F64", ATTN_F64},     {"I32", ATTN_I32},
+              {"I64", ATTN_I64}, {"BOOL", ATTN_BOOL}, {"U8", ATTN_BOOL},   {"F8_E4M3", ATTN_E4M3}};
 
 static int parse_entry(const char *name, json_t *entry, const unsigned char *base, size_t base_bytes,
                        struct attn_cli_array *out, struct attn_cli_fault *fault) {

@@ -149,6 +149,14 @@ attn_status attn_cli_tensors_fill_role(struct attn_cli_tensors *set, int32_t rol
     case ATTN_ROLE_LSE:
     case ATTN_ROLE_JOINED: return ATTN_OK;
     case ATTN_ROLE_DLSE: fill_normal(t, &rng, 0.1, 0); return ATTN_OK;
+    case ATTN_ROLE_Q_SCALE:
+    case ATTN_ROLE_K_SCALE:
+        for (uint64_t i = 0; i < t->bytes / 4; i++)
+            ((float *)t->data)[i] = (float)exp2(attn_cli_rng_uniform(&rng) - 0.5);
+        return ATTN_OK;
+    case ATTN_ROLE_V_SCALE: /* values of 1 are to be worth 1 */
+        for (uint64_t i = 0; i < t->bytes / 4; i++) ((float *)t->data)[i] = 1;
+        return ATTN_OK;
     default: fill_normal(t, &rng, 1, 0); return ATTN_OK;
     }
 }

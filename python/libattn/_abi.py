@@ -50,6 +50,7 @@ ATTN_F64 = 4
 ATTN_I32 = 5
 ATTN_I64 = 6
 ATTN_BOOL = 7
+ATTN_E4M3 = 8
 ATTN_ALIBI_NONE = 0
 ATTN_ALIBI_LINEAR = 1
 ATTN_ALIBI_DISTANCE = 2
@@ -87,6 +88,9 @@ ATTN_ROLE_DMASK = 25
 ATTN_ROLE_DALIBI = 26
 ATTN_ROLE_DSINK = 27
 ATTN_ROLE_JOINED = 28
+ATTN_ROLE_Q_SCALE = 29
+ATTN_ROLE_K_SCALE = 30
+ATTN_ROLE_V_SCALE = 31
 ATTN_USE_NONE = 0
 ATTN_USE_IN = 1
 ATTN_USE_OUT = 2
@@ -245,6 +249,9 @@ class attn_args(ctypes.Structure):
         ("workspace_bytes", U64),
         ("stream", PTR),
         ("joined", PTR),
+        ("q_scale", PTR),
+        ("k_scale", PTR),
+        ("v_scale", PTR),
     ]
 
 
@@ -390,6 +397,9 @@ ROLES = (
     "dalibi",
     "dsink",
     "joined",
+    "q_scale",
+    "k_scale",
+    "v_scale",
 )
 
 # Function: type of the result, types of the arguments.

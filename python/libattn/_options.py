@@ -58,7 +58,10 @@ class Sdpa(Common, total=False):
 class SdpaForward(Sdpa, total=False):
     """Options of sdpa: outputs given by the caller, too."""
 
-    out_dtype: str | None  #: "f32": out is not rounded to the inputs' f16 or bf16
+    q_scale: Array | None  #: f32 [B,HQ], of q in e4m3 (float8_e4m3fn): what its elements are to be multiplied by
+    k_scale: Array | None  #: f32 [B,HK], the same of k
+    v_scale: Array | None  #: f32 [B,HK], the same of v
+    out_dtype: str | None  #: "f32": out is not rounded to the inputs' f16 or bf16 (e4m3: to bf16)
     out: Array
     lse: Array
     lse_rounded: Array

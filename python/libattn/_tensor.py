@@ -37,6 +37,7 @@ class View(NamedTuple):
 
 
 DTYPE_WORDS = {"f32": _abi.ATTN_F32, "f16": _abi.ATTN_F16, "bf16": _abi.ATTN_BF16, "f64": _abi.ATTN_F64}
+_BY_NAME = {"bfloat16": _abi.ATTN_BF16, "float8_e4m3fn": _abi.ATTN_E4M3}  # of ml_dtypes
 _NUMPY: dict[np.dtype[Any], int] = {
     np.dtype(np.float32): _abi.ATTN_F32, np.dtype(np.float16): _abi.ATTN_F16, np.dtype(np.float64): _abi.ATTN_F64,
     np.dtype(np.int32): _abi.ATTN_I32, np.dtype(np.int64): _abi.ATTN_I64, np.dtype(np.bool_): _abi.ATTN_BOOL,
@@ -82,8 +83,8 @@ def view_numpy(role: str, array: np.ndarray[Any, Any], bf16: bool) -> View:
         raise error(_abi.ATTN_E_ARGUMENT, f"{role} is a masked array, whose mask would be ignored: pass the plain array "
                     "and a mask", role)
     code = _NUMPY.get(array.dtype)
-    if code is None and (array.dtype.name == "bfloat16" or bf16 and array.dtype == np.uint16):
-        code = _abi.ATTN_BF16
+    if code is None:
+        code = _abi.ATTN_BF16 if bf16 and array.dtype == np.uint16 else _BY_NAME.get(array.dtype.name)
     if code is None:
         hint = " (dtype=\"bf16\" says that it holds bf16)" if array.dtype == np.uint16 else ""
         raise error(_abi.ATTN_E_DTYPE, f"{role} has dtype {array.dtype.str}, which libattn has not{hint}", role)
@@ -115,7 +116,8 @@ class _DLVersioned(ctypes.Structure):
 
 
 _DL_DTYPES = {(2, 32): _abi.ATTN_F32, (2, 16): _abi.ATTN_F16, (4, 16): _abi.ATTN_BF16, (2, 64): _abi.ATTN_F64,
-              (0, 32): _abi.ATTN_I32, (0, 64): _abi.ATTN_I64, (6, 8): _abi.ATTN_BOOL, (1, 8): _abi.ATTN_BOOL}
+              (0, 32): _abi.ATTN_I32, (0, 64): _abi.ATTN_I64, (6, 8): _abi.ATTN_BOOL, (1, 8): _abi.ATTN_BOOL,
+              (10, 8): _abi.ATTN_E4M3}
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 _DL_READ_ONLY = 1
 

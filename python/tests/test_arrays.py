@@ -86,6 +86,21 @@ def test_bf16_of_ml_dtypes():
     assert plain.dtype == np.uint16 and np.array_equal(out.view(np.uint16), plain)
 
 
+def test_e4m3_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    narrow = [x.astype(ml_dtypes.float8_e4m3fn) for x in Data("f32").qkv()]
+    scales = [np.random.default_rng(3).uniform(0.5, 2, x.shape[:2]).astype(np.float32) for x in narrow]
+    words = dict(zip(("q_scale", "k_scale", "v_scale"), scales))
+    out = libattn.sdpa(*narrow, out_dtype="f32", **words)
+    assert out.dtype == np.float32
+    worth = [x.astype(np.float32) * scale[:, :, None, None] for x, scale in zip(narrow, scales)]
+    assert np.allclose(out, libattn.sdpa(*worth), rtol=1e-4, atol=1e-5)
+    assert libattn.sdpa(*narrow, **words).dtype == ml_dtypes.bfloat16
+    one = np.broadcast_to(np.float32(1), scales[0].shape)
+    with pytest.raises(libattn.ArgumentError, match="k_scale is NULL"):
+        libattn.sdpa(*narrow, q_scale=one)
+
+
 def test_subclasses_of_arrays(tmp_path):
     q, k, v = Data("f32").qkv()
     mapped = np.memmap(tmp_path / "q", np.float32, "w+", shape=q.shape)

@@ -133,7 +133,8 @@ def test_check(capsys):
     text = capsys.readouterr().out
     assert " 0 failed" in text and "FAIL" not in text
     assert all(kernel.name in text for kernel in libattn.kernels()
-               if kernel.usable and kernel.arch == "c" and kernel.op.startswith(("sdpa", "mla_fwd", "mla_bwd", "dist")))
+               if kernel.usable and kernel.arch == "c" and kernel.op.startswith(("sdpa", "mla_fwd", "mla_bwd", "dist"))
+               and kernel.dtype != "e4m3")  # which NumPy alone does not have
 
 
 def test_check_sees_a_kernel_that_is_wrong(monkeypatch, capsys):

@@ -9,8 +9,9 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[ATTN_DTYPE_COUNT_] = {
-    [ATTN_DTYPE_NONE] = {"?", 0}, [ATTN_F32] = {"f32", 4}, [ATTN_F16] = {"f16", 2}, [ATTN_BF16] = {"bf16", 2},
-    [ATTN_F64] = {"f64", 8},      [ATTN_I32] = {"i32", 4}, [ATTN_I64] = {"i64", 8}, [ATTN_BOOL] = {"bool", 1},
+    [ATTN_DTYPE_NONE] = {"?", 0}, [ATTN_F32] = {"f32", 4},   [ATTN_F16] = {"f16", 2},
+    [ATTN_BF16] = {"bf16", 2},    [ATTN_F64] = {"f64", 8},   [ATTN_I32] = {"i32", 4},
+    [ATTN_I64] = {"i64", 8},      [ATTN_BOOL] = {"bool", 1}, [ATTN_E4M3] = {"e4m3", 1},
 };
 
 static int known(int32_t dtype) { return dtype > ATTN_DTYPE_NONE && dtype < ATTN_DTYPE_COUNT_; }
@@ -48,15 +49,25 @@ static void convert(char *dst, int32_t to, const char *src, int32_t from, size_t
     case PAIR(ATTN_BF16, ATTN_F32): LOOP(float, uint16_t, attn_num_f32_bf16(x));
     case PAIR(ATTN_BF16, ATTN_F64): LOOP(double, uint16_t, attn_num_f64_bf16(x));
     case PAIR(ATTN_BF16, ATTN_F16): LOOP(uint16_t, uint16_t, attn_num_f32_bf16(attn_num_f16_f32(x)));
+    case PAIR(ATTN_F32, ATTN_E4M3): LOOP(uint8_t, float, attn_num_e4m3[x]);
+    case PAIR(ATTN_F64, ATTN_E4M3): LOOP(uint8_t, double, (double)attn_num_e4m3[x]);
+    case PAIR(ATTN_F16, ATTN_E4M3): LOOP(uint8_t, uint16_t, attn_num_f32_f16(attn_num_e4m3[x]));
+    case PAIR(ATTN_BF16, ATTN_E4M3): LOOP(uint8_t, uint16_t, attn_num_f32_bf16(attn_num_e4m3[x]));
+    case PAIR(ATTN_E4M3, ATTN_F32): LOOP(float, uint8_t, attn_num_f64_e4m3((double)x));
+    case PAIR(ATTN_E4M3, ATTN_F64): LOOP(double, uint8_t, attn_num_f64_e4m3(x));
+    case PAIR(ATTN_E4M3, ATTN_F16): LOOP(uint16_t, uint8_t, attn_num_f64_e4m3((double)attn_num_f16_f32(x)));
+    case PAIR(ATTN_E4M3, ATTN_BF16): LOOP(uint16_t, uint8_t, attn_num_f64_e4m3((double)attn_num_bf16_f32(x)));
     default: memmove(dst, src, n * dtypes[to].bytes); break; /* the same type */
     }
 }
 
-static int floating(int32_t dtype) { return dtype >= ATTN_F32 && dtype <= ATTN_F64; }
+static int floating(int32_t dtype) { return (dtype >= ATTN_F32 && dtype <= ATTN_F64) || dtype == ATTN_E4M3; }
 
 attn_status attn_convert(void *dst, int32_t dst_dtype, const void *src, int32_t src_dtype, size_t n) {
-    if (!floating(dst_dtype)) FAIL(ATTN_E_ENUM, "dst_dtype", "dst_dtype %d is not f32, f16, bf16 or f64", dst_dtype);
-    if (!floating(src_dtype)) FAIL(ATTN_E_ENUM, "src_dtype", "src_dtype %d is not f32, f16, bf16 or f64", src_dtype);
+    if (!floating(dst_dtype))
+        FAIL(ATTN_E_ENUM, "dst_dtype", "dst_dtype %d is not f32, f16, bf16, f64 or e4m3", dst_dtype);
+    if (!floating(src_dtype))
+        FAIL(ATTN_E_ENUM, "src_dtype", "src_dtype %d is not f32, f16, bf16, f64 or e4m3", src_dtype);
     if (n == 0) return ATTN_OK;
     if (!dst) FAIL(ATTN_E_ARGUMENT, "dst", "dst is NULL");
     if (!src) FAIL(ATTN_E_ARGUMENT, "src", "src is NULL");

@@ -74,6 +74,9 @@ static const struct member args_members[] = {
     M(workspace_bytes),
     M(stream),
     M(joined),
+    M(q_scale),
+    M(k_scale),
+    M(v_scale),
 };
 #undef M
 #define M(name) MEMBER(attn_ctx_options, name)

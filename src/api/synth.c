@@ -57,9 +57,10 @@ static void fill(const attn_problem *p, int32_t role, attn_tensor *t) {
             ((uint8_t *)t->data)[i] = 1;
         else
             attn_num_store(t->data, t->dtype, i,
-                           role == ATTN_ROLE_LSE     ? lse
-                           : role == ATTN_ROLE_ALIBI ? 0.0625
-                                                     : uniform(&seed));
+                           role == ATTN_ROLE_LSE      ? lse
+                           : role == ATTN_ROLE_ALIBI  ? 0.0625
+                           : attn_core_is_scale(role) ? 1
+                                                      : uniform(&seed));
     }
 }
 

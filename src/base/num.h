@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Numbers: f16 and bf16 to and from f32/f64 (round to nearest even), spacing of representable values. */
+ * Numbers: f16, bf16 and e4m3 to and from f32/f64 (round to nearest even). */
 #ifndef ATTN_BASE_NUM_H
 #define ATTN_BASE_NUM_H
 #include "attn.h"
@@ -28,7 +28,14 @@ uint16_t attn_num_f32_f16(float f);
 uint16_t attn_num_f64_f16(double d); /* one rounding, not two */
 uint16_t attn_num_f64_bf16(double d);
 
-/* Element i of an array of a floating dtype (F32 F16 BF16 F64) as double, and back (rounded once). */
+/* e4m3fn: no infinity; what rounds beyond 448 and what is infinite becomes NaN. */
+extern const float attn_num_e4m3[256];
+uint8_t attn_num_f64_e4m3(double d);
+static inline void attn_num_widen_e4m3(float *dst, const void *src, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i++) dst[i] = attn_num_e4m3[((const uint8_t *)src)[i]] * factor;
+}
+
+/* Element i of an array of a floating dtype (F32 F16 BF16 F64 E4M3) as double, and back (rounded once). */
 double attn_num_load(const void *p, int32_t dtype, int64_t i);
 void attn_num_store(void *p, int32_t dtype, int64_t i, double value);
 #endif

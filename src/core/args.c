@@ -30,7 +30,7 @@ IN_ORDER(dout, ATTN_ROLE_DOUT);
 IN_ORDER(dq, ATTN_ROLE_DQ);
 IN_ORDER(dmask, ATTN_ROLE_DMASK);
 IN_ORDER(dsink, N_ARRAY - 1);
-_Static_assert(ATTN_ROLE_COUNT == N_ARRAY + 1, "joined alone came later");
+_Static_assert(ATTN_ROLE_COUNT == N_ARRAY + 4, "joined and the scales of e4m3 came later");
 
 /* A tensor that passed, as bytes: elements lie in [low, high). */
 struct placed {
@@ -135,7 +135,7 @@ static attn_status check_strides(const attn_tensor *t, int32_t role, bool output
     int64_t inner = t->strides[last];
     bool broadcast = role == ATTN_ROLE_MASK || role == ATTN_ROLE_DMASK;
     bool one_per_row = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
-                       role == ATTN_ROLE_MAX_LOGITS; /* read and written one by one: free on every axis */
+                       role == ATTN_ROLE_MAX_LOGITS || attn_core_is_scale(role); /* read and written one by one: free */
     if (role == ATTN_ROLE_DOUT && attn_core_dout_is_one(t)) return ATTN_OK;
     if (!one_per_row && t->shape[last] > 1 && inner != 1 && !(broadcast && inner == 0))
         FAIL2(ATTN_E_STRIDE, attn_role_name(role), 1, inner, "%s has innermost stride %" PRId64 ", expected 1%s",
@@ -413,6 +413,9 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
     }
     memcpy(given, (const char *)args + TENSORS_FROM, N_ARRAY * sizeof *given);
     given[ATTN_ROLE_JOINED] = args->joined;
+    given[ATTN_ROLE_Q_SCALE] = args->q_scale;
+    given[ATTN_ROLE_K_SCALE] = args->k_scale;
+    given[ATTN_ROLE_V_SCALE] = args->v_scale;
     uint32_t present = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         if (!given[role]) continue;

@@ -199,8 +199,11 @@ static attn_status check_kinds(const attn_problem *p) {
     if (p->op == ATTN_OP_MLA_JOIN)
         TRY(check_dtype("dtype", p->dtype, DT(I32), "i32 (5), the dtype of the lists that mla_join reads and writes"));
     else
-        TRY(check_dtype("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64),
-                        "f32 (1), f16 (2), bf16 (3) or f64 (4)"));
+        TRY(check_dtype("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64) | DT(E4M3),
+                        "f32 (1), f16 (2), bf16 (3), f64 (4) or e4m3 (8)"));
+    if (p->dtype == ATTN_E4M3 && p->op != ATTN_OP_SDPA_FWD)
+        FAIL(ATTN_E_FEATURE, "dtype", "dtype is e4m3, but %s works on f32, f16, bf16%s", op,
+             is_sparse(p->op) ? "" : " or f64");
     if (is_sparse(p->op) && p->dtype == ATTN_F64)
         FAIL(ATTN_E_FEATURE, "dtype", "dtype is f64, but %s works on f32, f16 or bf16", op);
 
@@ -219,9 +222,12 @@ static attn_status check_kinds(const attn_problem *p) {
     TRY(check_dtype("dkv_dtype", p->dkv_dtype, DT(DTYPE_NONE) | DT(F32) | (1u << p->dtype),
                     "none (0), f32 (1) or the problem's dtype"));
     TRY(check_lacks(p, "dkv_dtype", p->dkv_dtype, OP(MLA_BWD)));
-    TRY(check_dtype("out_dtype", p->out_dtype, DT(DTYPE_NONE) | (1u << p->dtype) | (is_half(p->dtype) ? DT(F32) : 0),
-                    is_half(p->dtype) ? "none (0), the problem's dtype or f32 (1)"
-                                      : "none (0) or the problem's dtype"));
+    const int e4m3 = p->dtype == ATTN_E4M3;
+    TRY(check_dtype("out_dtype", p->out_dtype,
+                    DT(DTYPE_NONE) | (1u << attn_core_plain_dtype(p)) | (e4m3 || is_half(p->dtype) ? DT(F32) : 0),
+                    e4m3                ? "none (0), bf16 (3) or f32 (1) from e4m3 inputs"
+                    : is_half(p->dtype) ? "none (0), the problem's dtype or f32 (1)"
+                                        : "none (0) or the problem's dtype"));
     TRY(check_lacks(p, "out_dtype", p->out_dtype, OP(SDPA_FWD) | OP(MLA_FWD)));
     TRY(check_enum("dist_norm", p->dist_norm, (1u << ATTN_DIST_COUNT_) - 1, "ATTN_DIST_SUM (0), _MEAN (1) or _L1 (2)"));
     return check_lacks(p, "dist_norm", p->dist_norm, OP(DIST) | (attn_core_has(p, ATTN_WITH_DIST) ? OP(MLA_BWD) : 0));
@@ -384,7 +390,7 @@ static void fill(attn_problem *p) {
     p->window_right = window(p, ATTN_WINDOW_RIGHT, p->window_right);
     if (attn_core_has(p, ATTN_CAUSAL) && !has_lists(p->op)) p->window_right = 0;
     if (p->op == ATTN_OP_MLA_BWD && !p->dkv_dtype) p->dkv_dtype = p->dtype;
-    if (p->out_dtype == p->dtype) p->out_dtype = 0;
+    if (p->out_dtype == attn_core_plain_dtype(p)) p->out_dtype = 0;
     if (p->k_stride == 0 && has_lists(p->op)) p->k_stride = 1;
     bound_packed(p, p->total_q, &p->seq_q);
     if (!attn_core_has(p, ATTN_PAGED)) bound_packed(p, p->total_k, &p->seq_k);

@@ -11,7 +11,8 @@
 attn_status attn_core_struct_copy(void *dst, size_t known, const void *src, const char *what);
 
 /* Check (attn_problem_check) and normalise: *out has
- *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; out_dtype 0 where it is dtype; softcap 0 or > 0;
+ *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; out_dtype 0 where it is dtype (e4m3: bf16);
+ *   softcap 0 or > 0;
  *   window_left, window_right in [-ATTN_UNBOUNDED, ATTN_UNBOUNDED], ATTN_UNBOUNDED where no bound;
  *   causal turned into window_right = 0 (sdpa);
  *   packed without a mask: seq_q and seq_k at most the totals (or 1). Flags stay as the caller set them. */
@@ -37,6 +38,13 @@ extern const struct attn_core_flag attn_core_flags[];
 extern const int32_t attn_core_n_flags;
 
 static inline int attn_core_has(const attn_problem *p, uint64_t flag) { return (p->flags & flag) != 0; }
+/* dtype of out without out_dtype: the problem's, but e4m3 is one of inputs alone. */
+static inline int32_t attn_core_plain_dtype(const attn_problem *p) {
+    return p->dtype == ATTN_E4M3 ? ATTN_BF16 : p->dtype;
+}
+static inline int attn_core_is_scale(int32_t role) {
+    return role == ATTN_ROLE_Q_SCALE || role == ATTN_ROLE_K_SCALE || role == ATTN_ROLE_V_SCALE;
+}
 
 /* Keys [*j0, *j1) that rule 5 (causal, windows) leaves visible to query i of a sequence of sq queries and sk keys. Both
  * lie in 0 .. sk, however far away a window is, and grow with i. */

@@ -54,7 +54,7 @@ static const struct choice choices[] = {
     {"out", MEMBER(out_dtype), {"", "f32", "f16", "bf16", "f64"}},
     {"dist_norm", MEMBER(dist_norm), {"sum", "mean", "l1"}},
 };
-static const char *const dtype_words[] = {"", "f32", "f16", "bf16", "f64", "i32"};
+static const char *const dtype_words[] = {"", "f32", "f16", "bf16", "f64", "i32", "", "", "e4m3"}; /* by ATTN_* */
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static int is_sparse(int32_t op) { return op >= ATTN_OP_MLA_FWD && op <= ATTN_OP_DIST; }
@@ -307,7 +307,7 @@ static attn_status finish(attn_problem *p, uint64_t seen) {
         memcpy((char *)p + dims[i].offset, &value, sizeof value);
     }
     if (!p->dtype && p->op == ATTN_OP_MLA_JOIN) p->dtype = ATTN_I32;
-    if (!p->dtype) FAIL(ATTN_E_TEXT, "text", "the problem text lacks a dtype: f32, f16, bf16 or f64");
+    if (!p->dtype) FAIL(ATTN_E_TEXT, "text", "the problem text lacks a dtype: f32, f16, bf16, f64 or e4m3");
     return ATTN_OK;
 }
 
@@ -345,7 +345,7 @@ static void add_numbers(struct attn_text *text, const attn_problem *p, const str
 static attn_status write_text(struct attn_text *text, const attn_problem *p) {
     const char *op = attn_core_op_name(p->op);
     if (*op == '?') FAIL2(ATTN_E_ENUM, "op", 0, p->op, "op is %" PRId32 ", which has no text form", p->op);
-    if (p->dtype < ATTN_F32 || p->dtype > ATTN_I32)
+    if (p->dtype < ATTN_F32 || p->dtype >= (int32_t)COUNT(dtype_words) || !dtype_words[p->dtype][0])
         FAIL2(ATTN_E_ENUM, "dtype", 0, p->dtype, "dtype is %" PRId32 ", which has no text form", p->dtype);
     if (p->flags & ~ATTN_FLAGS_ALL_)
         FAIL(ATTN_E_ENUM, "flags", "flags has unknown bits 0x%" PRIx64 ", which have no text form",

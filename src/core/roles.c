@@ -15,6 +15,7 @@
  *                B B+1 p pages  s page_size  m max_pages  Q total_q  K total_k
  *                n groups of queries  w words of a joined list
  * dtype:         t problem's   f f32   s f32, or f64 for f64   i i32   m mask_dtype   k dkv_dtype   o out_dtype
+ *                r problem's, or bf16 for e4m3
  * use, one letter per operator in the order of ATTN_OP_*:  - none  i input  o output  ? optional output */
 struct row {
     const char *name;
@@ -42,7 +43,7 @@ static const struct row table[ATTN_ROLE_COUNT] = {
     [ATTN_ROLE_TOPK_LENGTH] = {ROLE(topk_length), "--iiii", ATTN_TOPK_LENGTH, "", "", "bq", 'i'},
     [ATTN_ROLE_OUT] = {ROLE(out), "oioi--", 0, "bhqv", "hQv", "bqhv", 'o'},
     [ATTN_ROLE_LSE] = {ROLE(lse), "?i?ii-", 0, "bhq", "hQ", "bqh", 's'},
-    [ATTN_ROLE_LSE_ROUNDED] = {ROLE(lse_rounded), "?-----", 0, "bhq", "hQ", "", 't'},
+    [ATTN_ROLE_LSE_ROUNDED] = {ROLE(lse_rounded), "?-----", 0, "bhq", "hQ", "", 'r'},
     [ATTN_ROLE_MAX_LOGITS] = {ROLE(max_logits), "o-?---", ATTN_MAX_LOGITS, "bhq", "hQ", "bqh", 's'},
     [ATTN_ROLE_DIST] = {ROLE(dist), "---oo-", ATTN_WITH_DIST, "", "", "bqt", 'f'},
     [ATTN_ROLE_DOUT] = {ROLE(dout), "-i-i--", 0, "bhqv", "hQv", "bqhv", 't'},
@@ -55,6 +56,9 @@ static const struct row table[ATTN_ROLE_COUNT] = {
     [ATTN_ROLE_DALIBI] = {ROLE(dalibi), "-o----", ATTN_GRAD_ALIBI, "h", "h", "", 's'},
     [ATTN_ROLE_DSINK] = {ROLE(dsink), "-o-o--", ATTN_GRAD_SINK, "h", "h", "h", 's'},
     [ATTN_ROLE_JOINED] = {ROLE(joined), "--iiio", 0, "", "", "bnw", 'i'},
+    [ATTN_ROLE_Q_SCALE] = {ROLE(q_scale), "i-----", 0, "bh", "bh", "", 'f'},
+    [ATTN_ROLE_K_SCALE] = {ROLE(k_scale), "i-----", 0, "bg", "bg", "", 'f'},
+    [ATTN_ROLE_V_SCALE] = {ROLE(v_scale), "i-----", 0, "bg", "bg", "", 'f'},
 };
 
 static int in_range(int32_t role) { return role >= 0 && role < ATTN_ROLE_COUNT; }
@@ -70,6 +74,7 @@ static int32_t use_of(const attn_problem *p, int32_t role) {
     if (role == ATTN_ROLE_MASK && !p->mask_dtype) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_ALIBI && !p->alibi) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_JOINED && !p->group) return ATTN_USE_NONE;
+    if (attn_core_is_scale(role) && p->dtype != ATTN_E4M3) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_CU_SEQLENS_K && attn_core_has(p, ATTN_PAGED)) return ATTN_USE_NONE; /* no rows of keys */
     switch (r->use[p->op - 1]) {
     case 'i': return ATTN_USE_IN;
@@ -86,7 +91,8 @@ static int32_t dtype_of(const attn_problem *p, char letter) {
     case 't': return p->dtype;
     case 'm': return p->mask_dtype;
     case 'k': return p->dkv_dtype ? p->dkv_dtype : p->dtype;
-    case 'o': return p->out_dtype ? p->out_dtype : p->dtype;
+    case 'o': return p->out_dtype ? p->out_dtype : attn_core_plain_dtype(p);
+    case 'r': return attn_core_plain_dtype(p);
     case 'i': return ATTN_I32;
     case 's': return p->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     default: return ATTN_F32;

@@ -29,6 +29,15 @@ static inline char *attn_view_row(const struct attn_view *v, int64_t b, int64_t 
     return v->data + (b * v->batch + h * v->head + i * v->row) * v->element_bytes;
 }
 
+/* The scale of an e4m3 tensor of `sequence` and its `head` (q: query head): 1 where the problem has none. */
+static inline float attn_core_scale(const attn_problem *p, const attn_args *args, int32_t role, int64_t sequence,
+                                    int64_t head) {
+    if (p->dtype != ATTN_E4M3) return 1;
+    const attn_tensor *t = role == ATTN_ROLE_Q ? args->q_scale : role == ATTN_ROLE_K ? args->k_scale : args->v_scale;
+    const int64_t outer = t->shape[0] > 1 ? t->strides[0] : 0, inner = t->shape[1] > 1 ? t->strides[1] : 0;
+    return ((const float *)t->data)[sequence * outer + head * inner];
+}
+
 /* One sequence of a dense problem: lengths after seqlens / cu_seqlens, and where its rows start.
  * q rows of sequence b are view rows q0 .. q0 + sq; rows sq .. sq_rows (seqlens only) are empty rows to be zeroed. */
 struct attn_core_seq {

@@ -32,9 +32,9 @@ static void reads_every_dtype(void **state) {
         const char *code;
         int32_t dtype;
         size_t size;
-    } rows[] = {{"<f2", ATTN_F16, 2},  {"<f4", ATTN_F32, 4},  {"<f8", ATTN_F64, 8},
-                {"<i4", ATTN_I32, 4},  {"<i8", ATTN_I64, 8},  {"|b1", ATTN_BOOL, 1},
-                {"|u1", ATTN_BOOL, 1}, {"<V2", ATTN_BF16, 2}, {"|V2", ATTN_BF16, 2}};
+    } rows[] = {{"<f2", ATTN_F16, 2},  {"<f4", ATTN_F32, 4},  {"<f8", ATTN_F64, 8},  {"<i4", ATTN_I32, 4},
+                {"<i8", ATTN_I64, 8},  {"|b1", ATTN_BOOL, 1}, {"|u1", ATTN_BOOL, 1}, {"<V2", ATTN_BF16, 2},
+                {"|V2", ATTN_BF16, 2}, {"|V1", ATTN_E4M3, 1}, {"<V1", ATTN_E4M3, 1}};
     unsigned char buf[512], payload[48];
     for (size_t i = 0; i < sizeof payload; i++) payload[i] = (unsigned char)(i * 7 + 1);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

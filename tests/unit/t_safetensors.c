@@ -73,7 +73,7 @@ static void refuses_hostile_files(void **state) {
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8],\"x\":1}}", 8, "'a'"},
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8,9]}}", 8, "'a'"},
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0.0,8]}}", 8, "'a'"},
-        {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "F8_E4M3"},
+        {"{\"a\":{\"dtype\":\"F8_E5M2\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "F8_E5M2"},
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[-1],\"data_offsets\":[0,8]}}", 8, "natural"},
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[1.5],\"data_offsets\":[0,8]}}", 8, "natural"},
         {"{\"a\":{\"dtype\":\"I64\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,8]}}", 8, "axes"},

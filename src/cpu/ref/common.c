@@ -15,6 +15,9 @@ void attn_cpu_ref_load(double *dst, const void *src, int32_t dtype, int64_t n) {
     case ATTN_BF16:
         for (int64_t c = 0; c < n; ++c) dst[c] = attn_num_bf16_f32(((const uint16_t *)src)[c]);
         break;
+    case ATTN_E4M3:
+        for (int64_t c = 0; c < n; ++c) dst[c] = attn_num_e4m3[((const uint8_t *)src)[c]];
+        break;
     default:
         for (int64_t c = 0; c < n; ++c) dst[c] = ((const double *)src)[c];
         break;

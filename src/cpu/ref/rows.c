@@ -66,9 +66,14 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 #define ROWS3(OP, op_name) ROW(OP, op_name, F32, f32), ROW(OP, op_name, F16, f16), ROW(OP, op_name, BF16, bf16)
 
 const struct attn_kernel attn_cpu_ref_rows[] = {
-    ROWS3(SDPA_FWD, sdpa_fwd), ROW(SDPA_FWD, sdpa_fwd, F64, f64),
-    ROWS3(SDPA_BWD, sdpa_bwd), ROW(SDPA_BWD, sdpa_bwd, F64, f64),
-    ROWS3(MLA_FWD, mla_fwd),   ROWS3(MLA_BWD, mla_bwd),
-    ROWS3(DIST, dist),         ROW(MLA_JOIN, mla_join, I32, i32),
+    ROWS3(SDPA_FWD, sdpa_fwd),
+    ROW(SDPA_FWD, sdpa_fwd, F64, f64),
+    ROW(SDPA_FWD, sdpa_fwd, E4M3, e4m3),
+    ROWS3(SDPA_BWD, sdpa_bwd),
+    ROW(SDPA_BWD, sdpa_bwd, F64, f64),
+    ROWS3(MLA_FWD, mla_fwd),
+    ROWS3(MLA_BWD, mla_bwd),
+    ROWS3(DIST, dist),
+    ROW(MLA_JOIN, mla_join, I32, i32),
 };
 const int32_t attn_cpu_n_ref_rows = sizeof attn_cpu_ref_rows / sizeof attn_cpu_ref_rows[0];

@@ -56,6 +56,9 @@ void attn_cpu_ref_load_keys(double *dst, const struct attn_cpu_ref_dense *d, con
         else
             memset(dst + j * width, 0, (size_t)width * sizeof *dst);
     }
+    if (view->dtype != ATTN_E4M3) return;
+    const double scale = attn_core_scale(d->p, d->args, view == &d->k ? ATTN_ROLE_K : ATTN_ROLE_V, b, head_k);
+    for (int64_t x = 0; x < n * width; ++x) dst[x] *= scale;
 }
 
 double attn_cpu_ref_alibi_factor(const attn_problem *p, const struct attn_core_seq *seq, int64_t i, int64_t j) {

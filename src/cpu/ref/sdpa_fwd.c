@@ -79,6 +79,10 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     attn_cpu_ref_block_init(&block, d, &seq, b, h, i0, job->rows);
 
     attn_cpu_ref_load_rows(q, &d->q, &block, p->dim_qk);
+    if (p->dtype == ATTN_E4M3) {
+        const double scale = attn_core_scale(p, d->args, ATTN_ROLE_Q, b, h);
+        for (int64_t x = 0; x < block.n * p->dim_qk; ++x) q[x] *= scale;
+    }
     int64_t width = block.j1 - block.j0;
     for (int64_t j = block.j0; j < block.j1; j += ATTN_REF_KEYS) {
         int64_t n = block.j1 - j < ATTN_REF_KEYS ? block.j1 - j : ATTN_REF_KEYS;
