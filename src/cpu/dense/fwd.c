@@ -148,7 +148,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     }
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
-    f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
+    f->half = !f->panel && (p->dtype == ATTN_F16 || p->dtype == ATTN_BF16) && u->gemm_half;
     f->decode_amx = pairs && !f->panel && f->s.bf16->decode_tiles && !f->exact_max && f->s.plain && p->dim_qk > 0 &&
                     p->dim_qk % 32 == 0 && p->dim_v > 0 && p->dim_v % 32 == 0 &&
                     (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);

@@ -87,7 +87,8 @@ static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
 }
 
 #if PAIRS
-static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
+static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src, int64_t h) {
+    (void)h;
     attn_cpu_bf16_row(dst, src, w->f->s.p->dim_qk);
 }
 static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
@@ -102,8 +103,10 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
     w->ldv = f->ldv;
 }
 #else
-static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
-    R(attn_cpu_sdpa_load)(&w->f->s, dst, src, w->f->s.p->dtype, w->f->s.p->dim_qk, w->f->s.row_factor);
+static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src, int64_t h) {
+    const struct attn_cpu_sdpa *s = &w->f->s;
+    const double scale = attn_core_scale(s->p, s->args, ATTN_ROLE_Q, w->b, h);
+    R(attn_cpu_sdpa_load)(s, dst, src, s->p->dtype, s->p->dim_qk, s->row_factor * scale);
 }
 /* The keys j0 .. j0+n in use: panels and values are packed, or (few rows) used in place where the tensor allows it.
  * Values in place are not looked at before they are used: see run_checked. */
@@ -466,7 +469,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
     for (int64_t r = 0; r < n_valid; r++) {
         const int64_t i = (f0 + r) / f->s.group, h = w->hk * f->s.group + (f0 + r) % f->s.group;
         attn_cpu_sdpa_row(&f->s, &w->seq, w->b, h, i, &w->row[r]);
-        if (p->dim_qk > 0) T(load_row)(w, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i));
+        if (p->dim_qk > 0) T(load_row)(w, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i), h);
         w->m[r] = (REAL)-INFINITY;
         w->l[r] = 0;
         if (PAIRS) w->l_rounded[r] = 0;

@@ -181,11 +181,11 @@ static void load_strip(const struct work *w, int64_t r0, int64_t n) {
     for (int64_t r = 0; r < n; r++) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
         const char *from = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
-        if (w->u->pairs) {
+        const double factor = f->s.row_factor * attn_core_scale(f->s.p, f->s.args, ATTN_ROLE_Q, w->b, row->h);
+        if (w->u->pairs)
             attn_cpu_bf16_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
-        } else {
-            attn_cpu_sdpa_load_f32(&f->s, w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, f->s.row_factor);
-        }
+        else
+            attn_cpu_sdpa_load_f32(&f->s, w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, factor);
     }
     f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, w->depth);
 }

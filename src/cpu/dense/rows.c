@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The dense kernels' rows: forward and backward, five instruction sets, four dtypes, one driver each. */
+ * The dense kernels' rows: forward and backward, five instruction sets, four dtypes and e4m3, one driver each. */
 #include "cpu/dense/fwd_direct.h"
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
@@ -68,6 +68,10 @@ OPERATOR(bwd, NEVER)
     ROW(OP, fn, isa, FEATURE, f32, ATTN_F32, "f32"), ROW(OP, fn, isa, FEATURE, f16, ATTN_F16, "f32"),                  \
         ROW(OP, fn, isa, FEATURE, bf16, ATTN_BF16, "f32"), ROW(OP, fn, isa, FEATURE, f64, ATTN_F64, "f64")
 
+/* e4m3 is widened to f32, times its scale, where rows are loaded and blocks packed: the f32 driver from there on. */
+#define ROW_E4M3(isa, FEATURE)                                                                                         \
+    ROW_OF(ATTN_OP_SDPA_FWD, fwd, isa, isa_##isa, FEATURE, e4m3, ATTN_E4M3, "f32, to which e4m3 is widened")
+
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROW(ATTN_OP_SDPA_FWD, fwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
@@ -87,5 +91,8 @@ const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROWS(ATTN_OP_SDPA_BWD, bwd, avx2, ATTN_CPU_AVX2),
     ROWS(ATTN_OP_SDPA_FWD, fwd, c, ATTN_CPU_C),
     ROWS(ATTN_OP_SDPA_BWD, bwd, c, ATTN_CPU_C),
+    ROW_E4M3(avx512, ATTN_CPU_AVX512),
+    ROW_E4M3(avx2, ATTN_CPU_AVX2),
+    ROW_E4M3(c, ATTN_CPU_C),
 };
 const int32_t attn_cpu_n_sdpa_rows = sizeof attn_cpu_sdpa_rows / sizeof attn_cpu_sdpa_rows[0];

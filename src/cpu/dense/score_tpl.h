@@ -38,6 +38,7 @@ const REAL *T(attn_cpu_sdpa_keys)(const struct attn_cpu_sdpa *s, const struct at
                                   int64_t width, REAL *dst, int64_t ld, int copy, int64_t *ld_out) {
     *ld_out = ld;
     if (width == 0 || n == 0) return dst; /* a tensor of width 0 may have no memory */
+    const double scale = attn_core_scale(s->p, s->args, view == &s->k ? ATTN_ROLE_K : ATTN_ROLE_V, b, hk);
     if (!copy && view->element_bytes == (int32_t)sizeof(REAL) && !seq->pages) {
         *ld_out = view->row;
         return (const REAL *)(const void *)attn_view_row(view, b, hk, seq->k0 + j0);
@@ -45,7 +46,7 @@ const REAL *T(attn_cpu_sdpa_keys)(const struct attn_cpu_sdpa *s, const struct at
     for (int64_t j = 0; j < n; j++) {
         const char *row = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j);
         if (row) {
-            T(attn_cpu_sdpa_load)(s, dst + j * ld, row, view->dtype, width, 1);
+            T(attn_cpu_sdpa_load)(s, dst + j * ld, row, view->dtype, width, scale);
         } else {
             memset(dst + j * ld, 0, (size_t)width * sizeof *dst);
         }

@@ -141,7 +141,7 @@ static inline int32_t attn_cpu_sdpa_crew(const struct attn_cpu_sdpa_isa *isa, co
     const double queries = packed && (double)p->total_q < all_q ? (double)p->total_q : all_q;
     const double keys = packed && (double)p->total_k < all_k ? (double)p->total_k : all_k;
     const double rows = queries * (double)p->heads_q, width = (double)(p->dim_qk + p->dim_v);
-    const double element = p->dtype == ATTN_F64 ? 8 : p->dtype == ATTN_F32 ? 4 : 2;
+    const double element = (double)attn_dtype_bytes(p->dtype);
     const double bytes = (rows + keys * (double)p->heads_k) * width * element * (back ? 2 : 1);
     return attn_cpu_crew(threads, rows * (double)p->seq_k * width * (back ? 6 : 2), bytes,
                          isa->rate * (p->dtype == ATTN_F64 ? 0.5 : 1));

@@ -59,6 +59,7 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
             WIDEN(widen_bf16, *f)
         }
         break;
+    case ATTN_E4M3: attn_num_widen_e4m3(dst, src, n, factor); break;
     default:
         if (attn_num_is_one(factor)) {
             memcpy(dst, src, (size_t)n * sizeof *dst);

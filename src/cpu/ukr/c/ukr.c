@@ -28,6 +28,7 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
         if (attn_num_is_one(factor)) break;
         for (int64_t j = 0; j < n; j++) dst[j] *= factor;
         break;
+    case ATTN_E4M3: attn_num_widen_e4m3(dst, src, n, factor); break;
     default:
         if (attn_num_is_one(factor)) {
             memcpy(dst, src, (size_t)n * sizeof *dst);
