@@ -98,29 +98,15 @@ def main():
     args = parser.parse_args()
     import torch
 
-    found = {}
-    for impl, load in (("fa3", load_fa3), ("fa4", load_fa4)):
-        if impl in args.only.split(",") and (impl != "fa3" or args.fa3):
-            try:
-                found[impl] = load(torch, args)
-            except (ImportError, OSError, RuntimeError) as error:
-                timing.complain(f"{impl} does not load:", str(error)[:300])
+    found = timing.load(torch, args, {"fa3": (load_fa3, args.fa3), "fa4": (load_fa4, True)})
     for _, line in timing.problems(args.problems):
         p = dense.parse(line)
         if not p or p["dtype"] not in ("bf16", "f16") or (p["causal"] and p["sq"] != p["sk"]):
             timing.complain("not theirs:", line)
             continue
         for impl, (kernel, forward, backward) in found.items():
-            name = dense.canonical(p), impl, kernel
-            try:
-                wrong = check(torch, p, forward, backward) if args.check else 0
-                if wrong > 0.2:
-                    raise RuntimeError(f"wrong by {wrong:.3f} of the root mean square")
-                measured = timing.Timer(torch, calls(torch, p, args.cache, forward, backward), args.cache).measure(args.runs, args.min_time)
-                timing.print_record(torch, args, *name, measured, (dense.flops(p), dense.traffic(p)))
-            except Exception as error:  # whatever the package raises
-                timing.print_record(torch, args, *name, note=(str(error).splitlines() or [repr(error)])[0][:160])
-            torch.cuda.empty_cache()
+            timing.print_measured(torch, args, (dense.canonical(p), impl, kernel), lambda: check(torch, p, forward, backward),
+                                  lambda: calls(torch, p, args.cache, forward, backward), (dense.flops(p), dense.traffic(p)))
 
 
 if __name__ == "__main__":

@@ -164,13 +164,7 @@ def main():
     import numpy
     import torch
 
-    found = {}
-    for impl, load in (("flashmla", load_flashmla), ("cudnn-dsa", load_cudnn)):
-        if impl in args.only.split(",") and (impl != "flashmla" or args.flash_mla):
-            try:
-                found[impl] = load(torch, args)
-            except (ImportError, OSError, RuntimeError) as error:
-                timing.complain(f"{impl} does not load:", str(error)[:300])
+    found = timing.load(torch, args, {"flashmla": (load_flashmla, args.flash_mla), "cudnn-dsa": (load_cudnn, True)})
     drawn = {}  # lists are costly to draw: one problem's serve the next with the same extents
     for overlap, line in timing.problems(args.problems):
         p = timing.parse(line, EXTENTS) if line.split()[0] in FLOPS else None
@@ -183,18 +177,11 @@ def main():
             key = overlap, p["sq"], p["sk"], p["topk"]
             if key not in drawn:
                 drawn = {key: lists(numpy, p, overlap)}
-            more = {"overlap": shared(numpy, drawn[key], overlap)} if overlap else {}
-            name = canonical(p), impl, kernel
-            try:
-                wrong = check(torch, numpy, p, prepares[p["op"]]) if args.check else 0
-                if wrong > 0.2:
-                    raise RuntimeError(f"wrong by {wrong:.3f} of the root mean square")
-                made = [prepares[p["op"]](p, *tensors(torch, p, drawn[key])) for _ in range(timing.copies_of(traffic(p), args.cache))]
-                measured = timing.Timer(torch, made, args.cache).measure(args.runs, args.min_time)
-                timing.print_record(torch, args, *name, measured, (flops(p), traffic(p)), **more)
-            except Exception as error:  # whatever the package raises
-                timing.print_record(torch, args, *name, note=(str(error).splitlines() or [repr(error)])[0][:160], **more)
-            torch.cuda.empty_cache()
+            overlapping = {"overlap": shared(numpy, drawn[key], overlap)} if overlap else {}
+            call, drawn_now, n_calls = prepares[p["op"]], drawn[key], timing.copies_of(traffic(p), args.cache)
+            timing.print_measured(torch, args, (canonical(p), impl, kernel), lambda: check(torch, numpy, p, call),
+                                  lambda: [call(p, *tensors(torch, p, drawn_now)) for _ in range(n_calls)],
+                                  (flops(p), traffic(p)), **overlapping)
 
 
 if __name__ == "__main__":

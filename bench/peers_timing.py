@@ -104,6 +104,32 @@ def arguments(parser, impls):
     parser.add_argument("--only", default=",".join(impls), help="implementations, by comma")
 
 
+def load(torch, args, loaders):
+    """{implementation: what its loader returns}, of those that --only names and that load. loaders: {implementation: (loader,
+    whether the command line has what it needs)}."""
+    found = {}
+    for impl, (loader, is_given) in loaders.items():
+        if impl in args.only.split(",") and is_given:
+            try:
+                found[impl] = loader(torch, args)
+            except (ImportError, OSError, RuntimeError) as error:
+                complain(f"{impl} does not load:", str(error)[:300])
+    return found
+
+
+def print_measured(torch, args, name, check, prepare, work, **more):
+    """One record of a problem and implementation, `name`: its time, or why there is none. check() is how wrong the results are,
+    of their root mean square; prepare() makes the calls, each with tensors of its own."""
+    try:
+        wrong = check() if args.check else 0
+        if wrong > 0.2:
+            raise RuntimeError(f"wrong by {wrong:.3f} of the root mean square")
+        print_record(torch, args, *name, Timer(torch, prepare(), args.cache).measure(args.runs, args.min_time), work, **more)
+    except Exception as error:  # whatever the package raises
+        print_record(torch, args, *name, note=(str(error).splitlines() or [repr(error)])[0][:160], **more)
+    torch.cuda.empty_cache()
+
+
 def print_record(torch, args, problem, impl, kernel, measured=None, work=None, note=None, **more):
     """One line of JSON. measured is what Timer.measure returns, work its FLOPs and bytes; without them the note says why."""
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
