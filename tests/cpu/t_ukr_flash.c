@@ -336,7 +336,7 @@ static int rows_fit(const struct strip *t) {
 static int may_have_bf16_accuracy(const struct strip *t) {
     return t->across || t->n_bf16 > 1 || !t->kind || t->score.mask <= ATTN_UKR_MASK_BITS;
 }
-static void test_flash(void **unused) {
+static void test_fwd(void **unused) {
     static const struct {
         int64_t steps, first, d, dv;
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
@@ -374,7 +374,7 @@ static void test_flash(void **unused) {
 }
 
 /* The same with what makes scores of products. */
-static void test_flash_scores(void **unused) {
+static void test_fwd_scores(void **unused) {
     static const int64_t extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
     for (size_t x = 0; x < sizeof extents / sizeof *extents; x++)
@@ -394,7 +394,7 @@ static void test_flash_scores(void **unused) {
 }
 
 /* Strips one after the other in one call give the bits that each gives alone, however many keys they have. */
-static void test_flash_many(void **unused) {
+static void test_fwd_many(void **unused) {
     enum { MANY = 4 };
     static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
@@ -432,7 +432,7 @@ static void test_flash_many(void **unused) {
 }
 
 /* Steps that all queries see go another way where nobody asks for `live`: to the same bits. */
-static void test_flash_open(void **unused) {
+static void test_fwd_open(void **unused) {
     (void)unused;
     for (int kind = PLAIN; kind < KINDS; kind++)
         for (int form = 0; form < 4; form++) {
@@ -456,7 +456,7 @@ static void test_flash_open(void **unused) {
 
 /* Keys across the lanes: scores so large that only the largest counts, which moves from step to step, in some rows; and
  * keys that nobody sees, whatever their masks and products are. */
-static void test_flash_rare(void **unused) {
+static void test_fwd_rare(void **unused) {
     (void)unused;
     for (int64_t width = 64; width <= 128; width *= 2) {
         struct strip t;
@@ -504,7 +504,7 @@ static void test_flash_rare(void **unused) {
 
 /* A score that is 100 to 472 octaves above all before it, in a step that all see or in the last: in 16 bits of a table
  * such a probability would have a sign, and be next to nothing. */
-static void test_flash_jumps(void **unused) {
+static void test_fwd_jumps(void **unused) {
     (void)unused;
     for (int kind = PLAIN; kind < KINDS; kind++)
         for (int form = 0; form < 4; form++) {
@@ -532,7 +532,7 @@ static void test_flash_jumps(void **unused) {
 
 /* Probabilities from a table: rows of equal scores are exact, and so are scores whose products with the factor pass
  * attn_fwd_far on the way (those are made of eighths: their sums are exact, too). */
-static void test_flash_table(void **unused) {
+static void test_fwd_table(void **unused) {
     (void)unused;
     for (int64_t width = 64; width <= 128; width *= 2) {
         struct strip t;
@@ -591,9 +591,9 @@ static void test_flash_table(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash),        cmocka_unit_test(test_flash_table),
-                                       cmocka_unit_test(test_flash_rare),   cmocka_unit_test(test_flash_open),
-                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many),
-                                       cmocka_unit_test(test_flash_jumps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fwd),        cmocka_unit_test(test_fwd_table),
+                                       cmocka_unit_test(test_fwd_rare),   cmocka_unit_test(test_fwd_open),
+                                       cmocka_unit_test(test_fwd_scores), cmocka_unit_test(test_fwd_many),
+                                       cmocka_unit_test(test_fwd_jumps)};
     return RUN_ON_TILES(tests);
 }

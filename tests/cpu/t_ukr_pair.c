@@ -26,9 +26,9 @@ static const struct attn_ukr_bf16 *u;
 static void fill(uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
 }
-static double half_of(const float *pair, int odd) {
+static double half_of(const float *word, int odd) {
     uint16_t h[2];
-    memcpy(h, pair, sizeof h);
+    memcpy(h, word, sizeof h);
     return (double)attn_num_bf16_f32(h[odd]);
 }
 

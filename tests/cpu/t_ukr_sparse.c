@@ -29,9 +29,9 @@ static void fill(void *x, int64_t n) { /* n pairs */
     uint16_t *to = x;
     for (int64_t i = 0; i < 2 * n; i++) to[i] = attn_num_f32_bf16((float)uniform());
 }
-static double half_of(const float *pair, int64_t odd) {
+static double half_of(const float *word, int64_t odd) {
     uint16_t h[2];
-    memcpy(h, pair, sizeof h);
+    memcpy(h, word, sizeof h);
     return (double)attn_num_bf16_f32(h[odd]);
 }
 static float *floats(int64_t n) {
@@ -181,10 +181,10 @@ static void test_zip(void **unused) {
         sparse->zip(dst, PANEL, row[0], two ? row[1] : NULL, WIDTH);
         for (int64_t j = 0; j < 3 * PANEL; j++) {
             const int64_t column = j / PANEL * 32 + j % PANEL;
-            uint16_t pair[2];
-            memcpy(pair, dst + j, sizeof pair);
-            assert_int_equal(pair[0], j % PANEL < 32 ? row[0][column] : 0xffff);
-            assert_int_equal(pair[1], j % PANEL < 32 ? two ? row[1][column] : 0 : 0xffff);
+            uint16_t two_rows[2];
+            memcpy(two_rows, dst + j, sizeof two_rows);
+            assert_int_equal(two_rows[0], j % PANEL < 32 ? row[0][column] : 0xffff);
+            assert_int_equal(two_rows[1], j % PANEL < 32 ? two ? row[1][column] : 0 : 0xffff);
         }
     }
 }

@@ -90,10 +90,10 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
         for (int64_t k = 0; k < keys; k++)
             if (k < seen[r / 32 * 64 + r % 32] || k >= seen[r / 32 * 64 + 32 + r % 32]) ss[r * keys + k] = -INFINITY;
     for (int64_t r = 0; r < rows; r += 2) {
-        const struct attn_bwd_row pair[2] = {
+        const struct attn_bwd_row two[2] = {
             {ss + r * keys, dp + r * keys, max[r], delta[r], ds + r * keys},
             {ss + (r + 1) * keys, dp + (r + 1) * keys, max[r + 1], delta[r + 1], ds + (r + 1) * keys}};
-        u->bwd_rows(p_zip + r / 2 * keys, ds_zip + r / 2 * keys, &pair[0], &pair[1], keys, 0.3f);
+        u->bwd_rows(p_zip + r / 2 * keys, ds_zip + r / 2 * keys, &two[0], &two[1], keys, 0.3f);
     }
     u->gemm(rows, depth, keys / 2, (float *)(void *)ds, keys / 2, 1, x[2].zip, most, want[0], most, 1);
     u->gemm(keys, depth, rows / 2, ds_zip, 1, keys, x[0].zip, most, want[1], most, 1);

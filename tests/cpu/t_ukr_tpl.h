@@ -132,7 +132,7 @@ static void F(test_rows)(void **state_) {
         const REAL lse[3] = {(REAL)0.5, (REAL)INFINITY, (REAL)1000}, delta[3] = {(REAL)0.25, 0, 1};
         for (int r = 0; r < 3; r++) memcpy(three[r], z, sizeof z), memcpy(slopes[r], x, sizeof x);
         for (int i = 0; i < n; i++) three[2][i] = z[i] + (REAL)999;
-        u->F(grad)(3, n, three[0], slopes[0], PAD + 70, lse, delta);
+        u->F(score_bwd)(3, n, three[0], slopes[0], PAD + 70, lse, delta);
         for (int r = 0; r < 3; r++) {
             START(x);
             memcpy(apart, z, sizeof z);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Tensors beyond 2^31 elements: 70,000 queries of 64 or 256 heads. They repeat 35 queries again and again, so that the
- * outputs of every repetition must be those of a problem of 35 queries, and what is summed over queries so many times
- * as large. Needs about 50 GB of device memory; GPU_TEST_QUERIES (a multiple of 35) asks for fewer, GPU_TEST_KERNEL for
- * other rows than the first that serves and the one that a plan takes. Also fewer queries, whose lists name nothing but
- * one row. */
+ * outputs of every repetition must be those of a problem of 35 queries, and what is summed over queries must be
+ * queries / 35 times as large. Needs about 50 GB of device memory; GPU_TEST_QUERIES (a multiple of 35) asks for fewer,
+ * GPU_TEST_KERNEL for other rows than the first that serves and the one that a plan takes. Also fewer queries, whose
+ * lists name nothing but one row. */
 #include "gpu/gpu_rig.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static const struct form {
     {"dist hq=64 sq=%lld sk=512 d=576 topk=64 bf16", 0},
 };
 
-/* A tensor of the small problem beside the large one's: `outer` blocks, in each so many bytes of the period. */
+/* A tensor of the small problem beside the large one's: `outer` blocks, in each some bytes of the period. */
 struct match {
     const attn_tensor *little;
     attn_tensor large;
@@ -125,7 +125,7 @@ static void compare_repetitions(const struct gpu_case *c, int32_t role, const st
     free(got);
 }
 
-/* A sum over queries: so many times the small problem's. */
+/* A sum over queries: queries / 35 times the small problem's. */
 static void compare_sum(const struct gpu_case *c, int32_t role, const struct match *m, unsigned char *want) {
     const int64_t elements = (int64_t)(m->large.bytes / attn_dtype_bytes(m->large.dtype));
     unsigned char *got = malloc((size_t)m->large.bytes);

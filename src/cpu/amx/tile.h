@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Intel AMX, the few instructions that the kernels use, behind names: tile_config, tile_release, tile_zero, tile_load,
+ * Intel AMX, the few instructions that the kernels use, by name: tile_config, tile_release, tile_zero, tile_load,
  * tile_load_once, tile_store, tile_dpbf16. Tile numbers are constants 0 .. 7, strides are in bytes. Written as asm and
  * not with the compilers' intrinsics, whose loads say nothing about the memory they read in gcc 12: a store before one
  * may sink below it, and a configuration made on the stack may never be stored.

@@ -176,7 +176,7 @@ static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m, int64_t a
         lse[r] = empty ? (REAL)INFINITY : (REAL)t->stat[r0 + r]->lse;
         delta[r] = empty ? 0 : (REAL)t->stat[r0 + r]->shift;
     }
-    w->s.u->R(grad)(m, n, t->p + r0 * w->lds + a, t->ds + r0 * w->lds + a, w->lds, lse, delta);
+    w->s.u->R(score_bwd)(m, n, t->p + r0 * w->lds + a, t->ds + r0 * w->lds + a, w->lds, lse, delta);
     return 1;
 #endif
 }
@@ -308,7 +308,7 @@ void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
         REAL *ds = t->ds + r * w->lds;
         w->s.u->R(mul)(ds + first, t->chain + r * w->lds + first, end - first);
         if (!t->bad_rows && !t->bad_k.any) continue;
-        for (int64_t j = first; j < end; j++) /* the cap turned an infinite product into a score with derivative 0 */
+        for (int64_t j = first; j < end; j++) /* the cap made an infinite product a score with derivative 0 */
             if (ds[j] == 0 && t->p[r * w->lds + j] != 0) ds[j] = SMALLEST;
     }
 #if PAIRS

@@ -78,8 +78,8 @@ static uint64_t wait_ticket(struct attn_cpu_pool *pool, uint64_t seen) {
     return atomic_load(&pool->ticket);
 }
 
-/* Joins the ticket's run: this worker's index, or 0 if the run is closed or has its workers. */
-static int32_t join(struct attn_cpu_pool *pool, uint64_t ticket) {
+/* Enters the ticket's run: this worker's index, or 0 if the run is closed or has its workers. */
+static int32_t take_index(struct attn_cpu_pool *pool, uint64_t ticket) {
     const uint64_t serial = ticket >> SERIAL_SHIFT;
     while (ticket >> SERIAL_SHIFT == serial && (ticket & COUNT_MASK) < (ticket >> TICKET_BITS & COUNT_MASK))
         if (atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1)) return (int32_t)(ticket & COUNT_MASK);
@@ -93,7 +93,7 @@ static void *work(void *arg) {
         uint64_t ticket = wait_ticket(pool, seen);
         if (atomic_load(&pool->stop)) return NULL;
         seen = ticket >> SERIAL_SHIFT;
-        int32_t index = join(pool, ticket);
+        int32_t index = take_index(pool, ticket);
         if (!index) continue;
         attn_base_float_end(pool->float_mode);
         pool->job(pool->arg, index);

@@ -100,7 +100,7 @@ static inline struct attn_mla_rows mla_rows_of(const struct attn_view *kv, int64
     return (struct attn_mla_rows){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes};
 }
 static inline int64_t mla_strip(int64_t block) { return block / 2 * ATTN_MLA_HEADS; }
-/* The sum over `rows` of them, the first 32 of the next copied beside: C has whole strips. */
+/* The sum over `rows` of them, the first 32 of the next copied meanwhile: C has whole strips. */
 static inline struct attn_mla_sum mla_sum_strips(int64_t m, int64_t n, int64_t rows, const float *a,
                                                  const struct attn_mla_copies *from, int64_t depth, float *c,
                                                  int64_t ldc, const struct attn_mla_rows *next) {

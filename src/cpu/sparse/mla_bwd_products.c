@@ -156,7 +156,7 @@ static void grad_block(const struct unit_work *w, int64_t r0, int64_t n, const i
         vec->scale_sub(p, lse, z->ldh, scale);
         float sum = ukr->exp_f32(p, w->heads, 0.0f);
         if (dist) dist[slot[r0 + r]] = sum * dist_factor;
-        vec->grad(ds, p, g, c, z->ldh, scale);
+        vec->score_bwd(ds, p, g, c, z->ldh, scale);
         /* exp(-inf) is 0 already, unless the key row is not finite: its products with a zeroed q are NaN. */
         for (int64_t h = 0; w->n_dead && h < w->heads; ++h) {
             if (dead[h]) ds[h] = p[h] = 0;

@@ -16,7 +16,7 @@ INLINE v32 fold_sums(const v32 *x) {
     return _mm512_mask_moveldup_ps(y[0], 0xaaaa, y[1]) + _mm512_mask_movehdup_ps(y[1], 0x5555, y[0]);
 }
 /* Quarter i: the sum of the quarters of x[i]. */
-INLINE v32 join_sums(const v32 *x) {
+INLINE v32 merge_sums(const v32 *x) {
     v32 y[2];
     UNROLL for (int i = 0; i < 2; i++) { /* quarters: half of x[2 i], half of x[2 i + 1], and again */
         const v32 a = x[2 * i], b = x[2 * i + 1], c = _mm512_mask_blend_ps(0xf0f0, b, a);
@@ -25,7 +25,7 @@ INLINE v32 join_sums(const v32 *x) {
     return _mm512_mask_blend_ps(0xff00, y[0], y[1]) + _mm512_shuffle_f32x4(y[0], y[1], 0x4e);
 }
 #define FOLD            fold_sums
-#define JOIN            join_sums
+#define MERGE           merge_sums
 #define EXP2            exp2_many
 #define ANY_ABOVE(x, y) (_mm512_cmp_ps_mask(x, y, _CMP_NLE_UQ) != 0)
 #define TILE_ROWS       4

@@ -13,7 +13,7 @@
  * Keys pass in order: the hardware of Zen 4 brings one stream at the rate of a plain read, 16 at three quarters of that
  * and 32 at less than half.
  *
- * The includer defines the vector layer (v32), FOLD(x) and JOIN(x) (four registers of partial sums to the sums, in
+ * The includer defines the vector layer (v32), FOLD(x) and MERGE(x) (four registers of partial sums to the sums, in
  * quarters; LANES / 4 of these to LANES sums), EXP2(n, x), ANY_ABOVE(x, y) (or NaN), TILE_ROWS, TILE_COLS, F(name),
  * TABLE, TYPE (of an element), LOAD(p), LOAD_TAIL(p, n) (n elements, then zeros), MADD; PAIRS: operands are pairs of
  * bf16. No include guard on purpose. */
@@ -26,7 +26,7 @@ enum { F(STEP) = V32_LANES };
 /* Into the second-level cache; into the first, requests would wait for each other. */
 INLINE void F(prefetch)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
-/* Whole registers of keys j .. j+n, n at a time; what of `next` is prefetched lies beside them. */
+/* Whole registers of keys j .. j+n, n at a time; what is prefetched of `next` has their offsets. */
 INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_decode *f, const float *q,
                        const void *const *k, const void *const *next, v32 (*s)[4]) {
     enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
@@ -74,7 +74,7 @@ INLINE void F(scores_of)(int rows, int64_t n_keys, const struct attn_decode *f, 
         UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_DECODE_KEYS / 4 + j] = v32_set(0);
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES)
-            v32_store(s + i * ATTN_DECODE_KEYS + j, JOIN(fold + (i * ATTN_DECODE_KEYS + j) / 4));
+            v32_store(s + i * ATTN_DECODE_KEYS + j, MERGE(fold + (i * ATTN_DECODE_KEYS + j) / 4));
     }
 }
 INLINE void F(scores_rows)(int64_t n_keys, const struct attn_decode *f, const void *const *k, const void *const *next,

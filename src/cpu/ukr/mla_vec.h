@@ -16,7 +16,7 @@ struct mla_vec {
     void (*scale_sub)(float *s, const float *x, int64_t n, float scale); /* s = s * scale - x */
     void (*add)(float *s, const float *x, int64_t n);                    /* s += x           */
     /* ds holds dP on entry: ds = p * (g * ds - c) * scale, then p *= g. */
-    void (*grad)(float *ds, float *p, const float *g, const float *c, int64_t n, float scale);
+    void (*score_bwd)(float *ds, float *p, const float *g, const float *c, int64_t n, float scale);
 };
 extern const struct mla_vec attn_cpu_mla_vec_c, attn_cpu_mla_vec_avx2, attn_cpu_mla_vec_avx512;
 
@@ -51,13 +51,13 @@ static void scale_sub(float *restrict s, const float *restrict x, int64_t n, flo
 static void add(float *restrict s, const float *restrict x, int64_t n) {
     for (int64_t h = 0; h < n; ++h) s[h] += x[h];
 }
-static void grad(float *restrict ds, float *restrict p, const float *restrict g, const float *restrict c, int64_t n,
-                 float scale) {
+static void score_bwd(float *restrict ds, float *restrict p, const float *restrict g, const float *restrict c,
+                      int64_t n, float scale) {
     for (int64_t h = 0; h < n; ++h) {
         ds[h] = p[h] * (g[h] * ds[h] - c[h]) * scale;
         p[h] *= g[h];
     }
 }
-const struct mla_vec ATTN_CPU_MLA_VEC_TABLE = {scale_max, sub, scale_sub, add, grad};
+const struct mla_vec ATTN_CPU_MLA_VEC_TABLE = {scale_max, sub, scale_sub, add, score_bwd};
 #endif
 #endif

@@ -198,7 +198,7 @@ static void F(exp_lse)(REAL *s, int64_t n, REAL lse) {
         F(exp_lse_row)(0, n, s, NULL, lse, 0);
     }
 }
-static void F(grad)(int64_t rows, int64_t n, REAL *s, REAL *dp, int64_t ld, const REAL *lse, const REAL *delta) {
+static void F(score_bwd)(int64_t rows, int64_t n, REAL *s, REAL *dp, int64_t ld, const REAL *lse, const REAL *delta) {
     for (int64_t r = 0; r < rows; r++, s += ld, dp += ld) {
         if (F(one_step)(lse[r])) {
             F(exp_lse_row)(1, n, s, dp, lse[r], delta[r]);

@@ -63,9 +63,10 @@ struct attn_ukr {
 
     /* Both at once for rows whose scores are s: s becomes p = exp(s - lse[r]), dp becomes dsoftmax, to the bits of
      * exp_lse and dsoftmax. Rows are ld apart. */
-    void (*grad_f32)(int64_t rows, int64_t n, float *s, float *dp, int64_t ld, const float *lse, const float *delta);
-    void (*grad_f64)(int64_t rows, int64_t n, double *s, double *dp, int64_t ld, const double *lse,
-                     const double *delta);
+    void (*score_bwd_f32)(int64_t rows, int64_t n, float *s, float *dp, int64_t ld, const float *lse,
+                          const float *delta);
+    void (*score_bwd_f64)(int64_t rows, int64_t n, double *s, double *dp, int64_t ld, const double *lse,
+                          const double *delta);
 
     /* y[j] *= factor */
     void (*scale_f32)(float *y, int64_t n, float factor);

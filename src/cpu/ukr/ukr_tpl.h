@@ -142,7 +142,7 @@ const struct attn_ukr TABLE = {
     BOTH(exp_lse),
     BOTH(softcap),
     BOTH(dsoftmax),
-    BOTH(grad),
+    BOTH(score_bwd),
     BOTH(scale),
     BOTH(mul),
     BOTH(alibi),

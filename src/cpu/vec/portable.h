@@ -11,7 +11,7 @@
 #define VEC_LAYER(P, T, I, L, BIAS, SHIFT)                                                                             \
     typedef T P __attribute__((vector_size(16)));                                                                      \
     typedef I P##_bits __attribute__((vector_size(16)));                                                               \
-    typedef int64_t P##_tail; /* live lanes */                                                                         \
+    typedef int64_t P##_tail; /* lanes in use */                                                                       \
     static inline P##_tail P##_tail_of(int64_t n) { return n; }                                                        \
     static inline P P##_set(T x) {                                                                                     \
         P r;                                                                                                           \

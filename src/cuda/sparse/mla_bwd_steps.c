@@ -72,7 +72,7 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
 /* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
  * Slots ordered by ranges of rows help where the queries that are worked on at once name at least every second row.
  * Multiprocessors that share the cached rows should keep together: main kernels that can (m->together) wait for each
- * other a few stretches of rows apart; others keep together by themselves, those ahead having to wait for memory, and
+ * other a few segments of rows apart; others keep together by themselves, those ahead having to wait for memory, and
  * where the table is so large that they do not, each round is a launch. */
 static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
                           const struct attn_core_device *dev, const attn_problem *p) {
@@ -163,12 +163,12 @@ static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bw
     if (g->merged < 1) g->merged = 1;
 }
 
-/* CTAs of WALK for a chunk of so many queries. */
-static int64_t walk_ctas(const attn_problem *p, int64_t queries) {
+/* CTAs of ROWS_SUM for a chunk of that many queries. */
+static int64_t sum_ctas(const attn_problem *p, int64_t queries) {
     return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH);
 }
 
-/* Sums that the walkers of a launch leave, at most. */
+/* Sums that the summing CTAs of a launch leave, at most. */
 static int64_t overlapped_parts(const struct attn_core_device *dev) {
     return 2 * OVERLAPPED_WARPS * attn_cuda_limits_of(dev)->n_sms;
 }
@@ -198,7 +198,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.totals = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
-    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * walk_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
+    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * sum_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
     g.ds = take(&g, m->maps, attn_cuda_mla_bwd_ctas(m, dev, g.queries * g.head_blocks) * blocks(p->topk, KP_SM100_KEYS),

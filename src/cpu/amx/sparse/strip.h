@@ -3,7 +3,7 @@
  * pairs of rows. Rows are A as they are in memory, heads lie across the lanes, so that statistics are vectors:
  *
  *     tiles      S, dP (c)          S, dP (c + 1)         the sums stay in tiles until the next products need these
- *     vectors    P, dS (c - 1)      P, dS (c)             a chunk behind
+ *     vectors    P, dS (c - 1)      P, dS (c)             one chunk later
  *     copies     the 32 rows (36 KiB, first-level cache; panels pass by) are made pairs of rows; the next 32 take their
  *                place during the last strip's products; those after are prefetched
  *

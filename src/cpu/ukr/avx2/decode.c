@@ -8,7 +8,7 @@
 #include <string.h>
 
 INLINE v32 fold_sums(const v32 *x) { return _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3])); }
-INLINE v32 join_sums(const v32 *x) {
+INLINE v32 merge_sums(const v32 *x) {
     return _mm256_blend_ps(x[0], x[1], 0xf0) + _mm256_permute2f128_ps(x[0], x[1], 0x21);
 }
 /* x[i] becomes 2^x[i] for x[i] < 128, as in vec/exp2.h, one after the other; below -126 it is 0 or 2^-126. */
@@ -23,7 +23,7 @@ INLINE void exp2_many(int n, v32 *x) {
     }
 }
 #define FOLD            fold_sums
-#define JOIN            join_sums
+#define MERGE           merge_sums
 #define EXP2            exp2_many
 #define ANY_ABOVE(x, y) (_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_NLE_UQ)) != 0)
 #define TILE_ROWS       2

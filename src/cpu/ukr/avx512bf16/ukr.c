@@ -359,7 +359,7 @@ static void exp_scores(float *dst, const float *even, const float *odd, const fl
     }
 }
 
-static inline v32 grad_row(const struct attn_bwd_row *row, int64_t j, __mmask16 m, v32 factor, v32 *p) {
+static inline v32 score_row_bwd(const struct attn_bwd_row *row, int64_t j, __mmask16 m, v32 factor, v32 *p) {
     *p = exp2_vec((v32_load_tail(row->s + j, m) - v32_set(row->max)) * factor);
     const v32 ds = v32_where_nonzero(*p, *p * (v32_load_tail(row->dp + j, m) - v32_set(row->delta)));
     _mm256_mask_storeu_epi16(row->ds + j, m, (__m256i)_mm512_cvtneps_pbh(ds));
@@ -371,8 +371,8 @@ static void bwd_rows(float *p_zip, float *ds_zip, const struct attn_bwd_row *eve
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
         v32 p0, p1 = v32_set(0), ds1 = p1;
-        const v32 ds0 = grad_row(even, j, m, f, &p0);
-        if (odd) ds1 = grad_row(odd, j, m, f, &p1);
+        const v32 ds0 = score_row_bwd(even, j, m, f, &p0);
+        if (odd) ds1 = score_row_bwd(odd, j, m, f, &p1);
         store_pair(p_zip + j, m, p0, p1);
         store_pair(ds_zip + j, m, ds0, ds1);
     }
