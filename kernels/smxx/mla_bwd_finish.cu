@@ -40,13 +40,13 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
 #pragma unroll
             for (int e = 0; e < 4; e++) ((float *)p->dkv.data)[to + c + e] = x[e];
         } else {
-            uint16_t *at = (uint16_t *)p->dkv.data + to + c;
+            uint16_t *columns = (uint16_t *)p->dkv.data + to + c;
             const uint32_t lo = pack16(p->dkv.dtype, x[0], x[1]), hi = pack16(p->dkv.dtype, x[2], x[3]);
             if (p->dkv.chunk == 16) {
-                *(uint2 *)at = make_uint2(lo, hi);
+                *(uint2 *)columns = make_uint2(lo, hi);
             } else {
-                at[0] = (uint16_t)lo, at[1] = (uint16_t)(lo >> 16);
-                at[2] = (uint16_t)hi, at[3] = (uint16_t)(hi >> 16);
+                columns[0] = (uint16_t)lo, columns[1] = (uint16_t)(lo >> 16);
+                columns[2] = (uint16_t)hi, columns[3] = (uint16_t)(hi >> 16);
             }
         }
     }

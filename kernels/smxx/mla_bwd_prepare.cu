@@ -18,18 +18,18 @@
 constexpr int THREADS = CFG_THREADS, HEADS = 64; /* heads of a CTA of main kernels */
 
 /* 8 neighbouring elements. */
-static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t at) {
+static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t first) {
     if (v->dtype == KP_F32) {
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = ((const float *)v->data)[at + e];
+        for (int e = 0; e < 8; e++) x[e] = ((const float *)v->data)[first + e];
     } else if (v->chunk == 16) {
-        const uint4 a = *(const uint4 *)((const uint16_t *)v->data + at);
+        const uint4 a = *(const uint4 *)((const uint16_t *)v->data + first);
         const uint32_t word[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
         for (int e = 0; e < 8; e++) x[e] = unpack16(v->dtype, word[e / 2] >> (e % 2 * 16) & 0xffff);
     } else {
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = unpack16(v->dtype, ((const uint16_t *)v->data)[at + e]);
+        for (int e = 0; e < 8; e++) x[e] = unpack16(v->dtype, ((const uint16_t *)v->data)[first + e]);
     }
 }
 
@@ -51,10 +51,10 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
     }
 #pragma unroll
     for (int c = 0; c < KP_MLA_DIM_V; c += 256) {
-        const int at = c + 8 * ((int)threadIdx.x & 31);
+        const int column = c + 8 * ((int)threadIdx.x & 31);
         float x[8], y[8];
-        load8(x, &p->out, out + at);
-        load8(y, &p->dout, dout + at);
+        load8(x, &p->out, out + column);
+        load8(y, &p->dout, dout + column);
 #pragma unroll
         for (int e = 0; e < 8; e++) sum = __fmaf_rn(x[e], y[e], sum);
     }

@@ -52,12 +52,12 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
         for (int w = 0; w < WARPS; w++) n += count[w][range];
     const uint32_t sum = sum_to_lane(n);
     const struct warp_sums warps = sum_warps(sum, share);
-    uint32_t at = warps.before + sum - n;
+    uint32_t place = warps.before + sum - n;
     if (thread < p->ranges)
         for (int w = 0; w < WARPS; w++) {
             const uint32_t x = count[w][range];
-            count[w][range] = at;
-            at += x;
+            count[w][range] = place;
+            place += x;
         }
     if (thread == 0) ((int32_t *)p->lengths)[query] = (int32_t)warps.all;
     __syncthreads();
@@ -66,16 +66,16 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
 #pragma unroll 2
     for (int t0 = own.from; t0 < own.end; t0 += 32) {
         const int32_t row = t0 + lane < own.end ? s.idx[t0 + lane] : -1;
-        const int valid = slot_valid(&s, row), of = valid ? row >> p->shift : 0;
-        uint32_t same = __ballot_sync(~0u, valid);
+        const int valid = slot_valid(&s, row), range_of_slot = valid ? row >> p->shift : 0;
+        uint32_t peers = __ballot_sync(~0u, valid);
         for (int bit = 0; bit < bits; bit++) {
-            const int one = of >> bit & 1;
+            const int one = range_of_slot >> bit & 1;
             const uint32_t ones = __ballot_sync(~0u, one);
-            same &= one ? ones : ~ones;
+            peers &= one ? ones : ~ones;
         }
-        const uint32_t to = valid ? count[warp][of] + (uint32_t)__popc(same & ((1u << lane) - 1)) : 0;
+        const uint32_t to = valid ? count[warp][range_of_slot] + (uint32_t)__popc(peers & ((1u << lane) - 1)) : 0;
         __syncwarp();
-        if (valid && lane == __ffs((int)same) - 1) count[warp][of] += (uint32_t)__popc(same);
+        if (valid && lane == __ffs((int)peers) - 1) count[warp][range_of_slot] += (uint32_t)__popc(peers);
         __syncwarp();
         if (!valid) continue;
         list[to] = row;

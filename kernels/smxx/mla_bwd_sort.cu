@@ -66,8 +66,8 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd *p,
     for (int x = 0; x < ROUNDS; x++) {
         const int there = first + 32 * x < n;
         key[x] = there ? key_of(p, first + 32 * x) : 0;
-        const uint32_t digit = digit_of(p, key[x]), same = __match_any_sync(~0u, there ? digit : DIGITS);
-        if (there && lane == (uint32_t)__ffs((int)same) - 1) place[warp][digit] += (uint32_t)__popc(same);
+        const uint32_t digit = digit_of(p, key[x]), peers = __match_any_sync(~0u, there ? digit : DIGITS);
+        if (there && lane == (uint32_t)__ffs((int)peers) - 1) place[warp][digit] += (uint32_t)__popc(peers);
         __syncwarp();
     }
     __syncthreads();
@@ -77,10 +77,10 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd *p,
     for (int x = 0; x < ROUNDS; x++) {
         const uint32_t e = first + 32 * x, digit = digit_of(p, key[x]);
         const int there = e < n;
-        const uint32_t same = __match_any_sync(~0u, there ? digit : DIGITS);
-        const uint32_t target = place[warp][digit] + (uint32_t)__popc(same & ((1u << lane) - 1));
+        const uint32_t peers = __match_any_sync(~0u, there ? digit : DIGITS);
+        const uint32_t target = place[warp][digit] + (uint32_t)__popc(peers & ((1u << lane) - 1));
         __syncwarp();
-        if (there && lane == (uint32_t)__ffs((int)same) - 1) place[warp][digit] += (uint32_t)__popc(same);
+        if (there && lane == (uint32_t)__ffs((int)peers) - 1) place[warp][digit] += (uint32_t)__popc(peers);
         __syncwarp();
         if (!there) continue;
         ((uint32_t *)p->keys[to])[target] = key[x];

@@ -34,8 +34,8 @@ static __device__ __forceinline__ void sum_row(const struct kp_mla_bwd *p, uint3
 #pragma unroll
     for (int c = 0; c < GROUPS; c++) x[c][0] = c < groups ? to[64 * c] : 0, x[c][1] = c < groups ? to[64 * c + 1] : 0;
 #pragma unroll 2
-    for (uint32_t at = first; at < end; at++) {
-        const uint32_t e = slots[at], query = e / topk, t = e % topk;
+    for (uint32_t place = first; place < end; place++) {
+        const uint32_t e = slots[place], query = e / topk, t = e % topk;
 #pragma unroll 1
         for (int block = 0; block < p->head_blocks; block++) {
             const int64_t pair = ((int64_t)query * p->head_blocks + block) * topk + t;

@@ -54,9 +54,9 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_order *p,
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         if (!slot_valid(&s, row[k])) continue;
-        const uint32_t range = (uint32_t)row[k] >> p->shift, of = flip ? flip - range : range;
-        const uint32_t rank = own[of * THREADS];
-        own[of * THREADS] = (uint8_t)(rank + 1);
+        const uint32_t range = (uint32_t)row[k] >> p->shift, bin = flip ? flip - range : range;
+        const uint32_t rank = own[bin * THREADS];
+        own[bin * THREADS] = (uint8_t)(rank + 1);
         ranks |= rank << (4 * k);
     }
     __syncthreads();
@@ -64,9 +64,10 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_order *p,
     const uint4 x = ((const uint4 *)count)[thread];
     const uint32_t own_slots = sum_of(x), sum = sum_to_lane(own_slots);
     const struct warp_sums warps = sum_warps(sum, share);
-    uint32_t at = warps.before + sum - own_slots;
+    uint32_t n_before = warps.before + sum - own_slots;
     if (thread == 0) ((int32_t *)p->lengths)[query] = (int32_t)warps.all;
-    const uint2 y[4] = {places_of(x.x, &at), places_of(x.y, &at), places_of(x.z, &at), places_of(x.w, &at)};
+    const uint2 y[4] = {places_of(x.x, &n_before), places_of(x.y, &n_before), places_of(x.z, &n_before),
+                        places_of(x.w, &n_before)};
     uint4 *to = (uint4 *)base + 2 * thread;
     to[0] = make_uint4(y[0].x, y[0].y, y[1].x, y[1].y);
     to[1] = make_uint4(y[2].x, y[2].y, y[3].x, y[3].y);
@@ -76,8 +77,8 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_order *p,
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
         if (!slot_valid(&s, row[k])) continue;
-        const uint32_t range = (uint32_t)row[k] >> p->shift, of = flip ? flip - range : range;
-        ordered[before[of * THREADS] + (ranks >> (4 * k) & 15)] = row[k];
+        const uint32_t range = (uint32_t)row[k] >> p->shift, bin = flip ? flip - range : range;
+        ordered[before[bin * THREADS] + (ranks >> (4 * k) & 15)] = row[k];
     }
     __syncthreads();
     int32_t *list = (int32_t *)p->list + (int64_t)query * p->in.topk;

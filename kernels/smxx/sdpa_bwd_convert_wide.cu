@@ -25,10 +25,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
             for (int e = 0; e < 8; e++) { /* 8 columns, rows g, then rows g + 8 */
                 const int row = x / stripes * 16 + e % 2 * 8 + lane / 4;
                 const int column = x % stripes * 32 + e / 2 * 8 + 2 * (lane & 3), left = p->in.dim_qk - column;
-                const float *at = from + x * 512 + (e / 2 * 4 + e % 2 * 2) * 32 + lane;
+                const float *pair_of_rows = from + x * 512 + (e / 2 * 4 + e % 2 * 2) * 32 + lane;
                 float2 y = {0, 0};
                 if (i0 + row >= s.rows || left <= 0) continue;
-                if (i0 + row < s.sq) y = make_float2(at[0] * scale, at[32] * scale);
+                if (i0 + row < s.sq) y = make_float2(pair_of_rows[0] * scale, pair_of_rows[32] * scale);
                 if (p->dq.chunk == 16 && left >= 2) {
                     *(float2 *)(to + row * p->dq.row + column) = y;
                 } else {

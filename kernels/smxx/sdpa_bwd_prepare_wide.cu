@@ -35,7 +35,7 @@ static __device__ __forceinline__ num exp_exact(num x) { return WIDE_F64 ? (num)
 
 /* `lanes` lanes side by side, lane `c` of them; only lane 0 stores. */
 static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
-                                                   int i, int64_t at, int lanes, int c) {
+                                                   int i, int64_t stat_row, int lanes, int c) {
     const int inside = i < s->sq, whole = p->out.chunk == 16 && p->dout.chunk == 16;
     const int64_t row = s->q0 + i;
     const num given = inside ? row_number(&p->lse, b, h, row) : (num)INF;
@@ -56,12 +56,12 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const num dlse = alive ? row_number(&p->dlse, b, h, row) * (base2 ? log2e : 1) : 0;
     const num share = includes || !p->in.sink ? 1 : 1 / (1 + exp_exact(sink - natural));
     const num p_sink = includes ? exp_exact(sink - natural) : 1 / (1 + exp_exact(natural - sink));
-    ((num *)p->stat_lse)[at] = alive ? natural : (num)INF;
-    ((num *)p->stat_shift)[at] = alive ? share * dot - dlse : 0;
-    ((num *)p->stat_g)[at] = alive ? share : 1;
+    ((num *)p->stat_lse)[stat_row] = alive ? natural : (num)INF;
+    ((num *)p->stat_shift)[stat_row] = alive ? share * dot - dlse : 0;
+    ((num *)p->stat_g)[stat_row] = alive ? share : 1;
     /* a sink of -inf is none: it has no share in what is not finite */
     const int has_sink = alive && p->in.sink && !(sink == -(num)INF && given == given);
-    if (p->dsink_row) ((num *)p->dsink_row)[at] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
+    if (p->dsink_row) ((num *)p->dsink_row)[stat_row] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
@@ -73,15 +73,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const int b = (int)(tile / p.row_tiles / p.in.heads_q);
         const struct sequence s = sequence_of(&p.in, b);
         if (i0 >= s.sq) continue; /* no CTA of the other kernels comes here */
-        const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
+        const int64_t stat_row = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
         if (!WIDE_F64 && p.dq_sum) { /* what the main kernel adds to */
-            float4 *sums = (float4 *)((float *)p.dq_sum + at * p.dim);
+            float4 *sums = (float4 *)((float *)p.dq_sum + stat_row * p.dim);
             for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) sums[x] = make_float4(0, 0, 0, 0);
         }
         const int lane = (int)threadIdx.x % 32; /* a warp whose rows end early repeats the last one */
         for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p.rows; r0 += THREADS / lanes) {
             const int r = min(r0 + lane / lanes, p.rows - 1);
-            prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes);
+            prepare_row(&p, &s, b, h, i0 + r, stat_row + r, lanes, lane % lanes);
         }
     }
 }

@@ -41,16 +41,17 @@ struct place {
     int b, h, i;
 };
 static __device__ __forceinline__ struct place place_of(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
-    struct place at;
+    struct place found;
     if (rows <= 0xffffffff) { /* 64-bit divisions take their time */
         const uint32_t head = (uint32_t)row / (uint32_t)p->in.seq_q, b = head / (uint32_t)p->in.heads_q;
-        at.i = (int)((uint32_t)row - head * (uint32_t)p->in.seq_q), at.h = (int)(head - b * (uint32_t)p->in.heads_q);
-        at.b = (int)b;
-        return at;
+        found.i = (int)((uint32_t)row - head * (uint32_t)p->in.seq_q),
+        found.h = (int)(head - b * (uint32_t)p->in.heads_q);
+        found.b = (int)b;
+        return found;
     }
-    at.i = (int)(row % p->in.seq_q), at.h = (int)(row / p->in.seq_q % p->in.heads_q);
-    at.b = (int)(row / p->in.seq_q / p->in.heads_q);
-    return at;
+    found.i = (int)(row % p->in.seq_q), found.h = (int)(row / p->in.seq_q % p->in.heads_q);
+    found.b = (int)(row / p->in.seq_q / p->in.heads_q);
+    return found;
 }
 
 /* Element index of the row's first column. */
@@ -59,15 +60,15 @@ static __device__ __forceinline__ int64_t element_of(const struct kp_view *v, co
     return place->b * v->batch + place->h * v->head + (s->q0 + place->i) * v->row;
 }
 
-static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t at, int c,
+static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t first, int c,
                                                      const num x[PIECE]) {
 #pragma unroll
     for (int e = 0; e < PIECE; e++) {
         if (c + e >= p->in.dim_v) continue;
         if (WIDE_F64 || p->out.dtype == KP_F32)
-            ((num *)p->out.data)[at + c + e] = x[e];
+            ((num *)p->out.data)[first + c + e] = x[e];
         else
-            ((uint16_t *)p->out.data)[at + c + e] = (uint16_t)pack16(p->out.dtype, (float)x[e], 0);
+            ((uint16_t *)p->out.data)[first + c + e] = (uint16_t)pack16(p->out.dtype, (float)x[e], 0);
     }
 }
 
@@ -90,10 +91,10 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     __shared__ struct piece shares[WARPS][32];
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
     const int there = row < rows;
-    const struct place at = place_of(p, there ? row : 0, rows);
-    const struct sequence s = sequence_of(&p->in, at.b);
-    const int exists = there && at.i < s.rows, inside = exists && at.i < s.sq;
-    const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[at.h * p->in.sink_head] : -INF;
+    const struct place row_place = place_of(p, there ? row : 0, rows);
+    const struct sequence s = sequence_of(&p->in, row_place.b);
+    const int exists = there && row_place.i < s.rows, inside = exists && row_place.i < s.sq;
+    const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[row_place.h * p->in.sink_head] : -INF;
     num m[HELD], l[HELD], largest = -INF, sum = 0;
     struct piece share[LOADS];
     await_grid();
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
 
     const int empty = sum == 0;
     const num inverse = 1 / (sum + exp_num(sink - largest));
-    const int64_t out = element_of(&p->out, &at, &s);
+    const int64_t out = element_of(&p->out, &row_place, &s);
 #pragma unroll 1
     for (int c0 = 0; c0 < p->part_row; c0 += 32 * PIECE) {
         const int c = c0 + PIECE * lane;
@@ -149,9 +150,9 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     }
     if (lane != 0 || part != 0 || !exists) return;
     const num lse = outer_lse_num(p->in.flags, empty ? -INF : largest + log_num(sum), sink);
-    store_lse_num(&p->lse, element_of(&p->lse, &at, &s), lse);
-    store_lse_num(&p->lse_rounded, element_of(&p->lse_rounded, &at, &s), lse);
-    store_lse_num(&p->max_logits, element_of(&p->max_logits, &at, &s), largest_score_num(largest, sum, empty));
+    store_lse_num(&p->lse, element_of(&p->lse, &row_place, &s), lse);
+    store_lse_num(&p->lse_rounded, element_of(&p->lse_rounded, &row_place, &s), lse);
+    store_lse_num(&p->max_logits, element_of(&p->max_logits, &row_place, &s), largest_score_num(largest, sum, empty));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {

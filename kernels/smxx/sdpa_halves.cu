@@ -16,13 +16,13 @@ constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS 
               DOWN_STEPS = ROWS / DOWN;
 
 /* Four columns of a row, as far as there are `n`. */
-static __device__ __forceinline__ float4 load_columns(const float *at, int whole, int n) {
-    if (whole && n >= 4) return *(const float4 *)at;
+static __device__ __forceinline__ float4 load_columns(const float *from, int whole, int n) {
+    if (whole && n >= 4) return *(const float4 *)from;
     float4 x = {0, 0, 0, 0};
-    if (n > 0) x.x = at[0];
-    if (n > 1) x.y = at[1];
-    if (n > 2) x.z = at[2];
-    if (n > 3) x.w = at[3];
+    if (n > 0) x.x = from[0];
+    if (n > 1) x.y = from[1];
+    if (n > 2) x.z = from[2];
+    if (n > 3) x.w = from[3];
     return x;
 }
 static __device__ __forceinline__ uint32_t size_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
     __syncthreads();
     if (threadIdx.x == 0) shared_store32(base, 0), shared_store32(base + 4, 0xffffffffu);
     __syncthreads();
-    uint32_t top = 0, least = 0xffffffffu; /* bits of sizes order as integers, NaN last */
+    uint32_t largest = 0, least = 0xffffffffu; /* bits of sizes order as integers, NaN last */
     float4 kept[DOWN_STEPS][HELD + 1];
     from += (first + row0) * t->from.row;
     if (HELD) {
@@ -81,15 +81,17 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
         }
 #pragma unroll
         for (int d = 1; d < ACROSS; d *= 2) row = max(row, __shfl_xor_sync(~0u, row, d));
-        top = max(top, row);
+        largest = max(largest, row);
         if (row) least = min(least, row);
     }
-    top = max(top, __shfl_xor_sync(~0u, top, ACROSS)), least = min(least, __shfl_xor_sync(~0u, least, ACROSS));
-    if (threadIdx.x % 32 == 0) shared_max32(base, top), shared_min32(base + 4, least);
+    largest = max(largest, __shfl_xor_sync(~0u, largest, ACROSS)),
+    least = min(least, __shfl_xor_sync(~0u, least, ACROSS));
+    if (threadIdx.x % 32 == 0) shared_max32(base, largest), shared_min32(base + 4, least);
     __syncthreads();
-    top = shared_load32(base), least = shared_load32(base + 4);
-    const int e = (int)(top >> 23) - 127, odd = top && (e > 100 || e < -100 || e - ((int)(least >> 23) - 127) > 15);
-    const int shift = top && !odd ? 14 - e : 0;
+    largest = shared_load32(base), least = shared_load32(base + 4);
+    const int e = (int)(largest >> 23) - 127,
+              odd = largest && (e > 100 || e < -100 || e - ((int)(least >> 23) - 127) > 15);
+    const int shift = largest && !odd ? 14 - e : 0;
     const float up = __uint_as_float((uint32_t)(127 + shift) << 23);
     if (threadIdx.x == 0) {
         ((float *)t->unit)[item] = __uint_as_float((uint32_t)(127 - shift) << 23);

@@ -22,9 +22,9 @@ static __device__ __forceinline__ int is_padding(const int32_t *cu, int batch, i
     int first = 0, ended = 0, padding = 1;
 #pragma unroll 8
     for (int b = 0; b <= batch; b++) {
-        const int at = cu[b];
-        if (!ended && at > row) ended = 1, padding = b == 0 || row - first >= bound;
-        if (!ended) first = max(first, at);
+        const int start = cu[b];
+        if (!ended && start > row) ended = 1, padding = b == 0 || row - first >= bound;
+        if (!ended) first = max(first, start);
     }
     return padding;
 }
