@@ -14,8 +14,8 @@ constexpr int SLICES = D / 64, STAGE = 9 * SLICE, HALF = 4 * SLICE;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, KV_AT = SLICES * SLICE, PLAN_AT = KV_AT + 2 * STAGE;
-constexpr uint32_t TOP_AT = PLAN_AT;         /* float [2 buffers][64]: m after the tile */
-constexpr uint32_t GROWTH_AT = TOP_AT + 512; /* float [2][64] */
+constexpr uint32_t NEW_M_AT = PLAN_AT;         /* float [2 buffers][64]: m after the tile */
+constexpr uint32_t GROWTH_AT = NEW_M_AT + 512; /* float [2][64] */
 constexpr uint32_t GREW_AT =
     GROWTH_AT + 512;                       /* uint32_t [2][4 warps]: nonzero if a growth of the warp's rows is not 1 */
 constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2], JOINED [2][16 queries][2]: valid slots of the tile */

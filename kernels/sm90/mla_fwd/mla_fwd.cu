@@ -13,12 +13,12 @@
  *     O[left] += Pa Va     64 x 256, Pa from registers             O[right] += Pa Va     Pa from shared memory, under:
  *                                                                  m, Pb = 2^(S - m)     in registers; also to shared
  *     O[left] += Pb Vb     Pb from shared memory                   O[right] += Pb Vb     Pb from registers
- *     S of the next a              issued behind it, before it is done
+ *     S of the next a              issued after it, before it is done
  *
  * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile; the softmax of a runs under
  * S of b, and that of b under the products of a. Both add the tiles in the same order: growth (the factor by which O
- * and the sums shrink because a maximum grew) is applied tile by tile. The maximum that P is taken against is changed
- * only when a row's maximum has grown by more than 2^8.
+ * and the sums are rescaled since a maximum grew) is applied tile by tile. The maximum that P is taken against is
+ * changed only when a row's maximum has grown by more than 2^8.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 216 registers; warpgroup 2 gathers, 72 registers.
  * Shared memory, bytes:                                          D = 576     D = 512
@@ -51,7 +51,7 @@ struct state {
     int wg, warp, lane;
     float o[128];     /* 64 x 256: see wgmma.h */
     float m[2], l[2]; /* of rows g, g + 8 of the warp: maximum in use, sum of this thread's P of own tiles */
-    float top[2];     /* largest of this thread's scores of own tiles, scaled, base 2 */
+    float largest[2]; /* largest of this thread's scores of own tiles, scaled, base 2 */
     uint32_t query;   /* JOINED: where the words of row g's query stand in a mask, and << 16 those of row g + 8's */
 };
 
@@ -61,7 +61,7 @@ constexpr int MASKS = JOINED ? 1 : 2;
 
 static __device__ __forceinline__ int row_of(const struct state *c) { return c->warp * 16 + (c->lane >> 2); }
 
-static __device__ __forceinline__ void shrink(struct state *c, const float growth[2]) {
+static __device__ __forceinline__ void rescale_sums(struct state *c, const float growth[2]) {
 #pragma unroll
     for (int j = 0; j < 32; j++) {
         c->o[4 * j] *= growth[0], c->o[4 * j + 1] *= growth[0];
@@ -187,7 +187,7 @@ static __device__ __forceinline__ uint32_t grow(const struct state *c, float s[3
         const float m = from[r] + tile[r];
         const uint32_t place = (buffer * 64 + (uint32_t)(row_of(c) + 8 * r)) * 4;
         if ((c->lane & 3) == 0) {
-            shared_store32(c->shared + TOP_AT + place, __float_as_uint(grows ? m : c->m[r]));
+            shared_store32(c->shared + NEW_M_AT + place, __float_as_uint(grows ? m : c->m[r]));
             shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(grows ? exp2_fast(c->m[r] - m) : 1));
         }
         tile[r] = grows ? tile[r] : 0;
@@ -200,11 +200,11 @@ static __device__ __forceinline__ uint32_t grow(const struct state *c, float s[3
     return grew;
 }
 
-/* S of an own tile becomes P and its sums; top follows. m, l and O do not, since a product may be adding to O: that is
+/* S of an own tile becomes P and its sums; `largest` follows. m, l, O do not: a product may be adding to O. That is
  * follow_growth, if this returns nonzero. A row's maximum is looked for only where some score of the warp lies 2^8
  * above the one in use: no shuffles else. */
-static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], uint32_t p[16], float sum[2],
-                                                  const uint32_t mask[MASKS], float scale_log2, uint32_t buffer) {
+static __device__ __forceinline__ uint32_t exp_tile(struct state *c, float s[32], uint32_t p[16], float sum[2],
+                                                    const uint32_t mask[MASKS], float scale_log2, uint32_t buffer) {
     const float from[2] = {base_of(c->m[0]), base_of(c->m[1])};
     float tile[2], part[4] = {-INF, -INF, -INF, -INF};
 #pragma unroll
@@ -216,7 +216,7 @@ static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], 
     /* A row without a maximum looks for one: growth is decided there. */
     uint32_t grew = (uint32_t)__any_sync(~0u, c->m[0] == -INF || c->m[1] == -INF || tile[0] > 8 || tile[1] > 8);
 #pragma unroll
-    for (int r = 0; r < 2; r++) c->top[r] = max_nan(c->top[r], from[r] + tile[r]);
+    for (int r = 0; r < 2; r++) c->largest[r] = max_nan(c->largest[r], from[r] + tile[r]);
     if (rare((int)grew)) grew = grow(c, s, tile, from, buffer);
     exponentials(s, p, sum);
     if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
@@ -226,9 +226,9 @@ static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], 
 /* P to slice 8 of the buffer; the other warpgroup may take it. */
 static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], uint32_t buffer) {
     const uint32_t line = (uint32_t)(c->warp * 16 + (c->lane & 15)), half = (uint32_t)(c->lane >> 4);
-    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + line * 128;
+    const uint32_t address = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + line * 128;
 #pragma unroll
-    for (uint32_t j = 0; j < 4; j++) store_matrix4(at + (((2 * j + half) ^ (line & 7)) << 4), p + 4 * j);
+    for (uint32_t j = 0; j < 4; j++) store_matrix4(address + (((2 * j + half) ^ (line & 7)) << 4), p + 4 * j);
     named_arrive(P_READY + (int)buffer, 256);
 }
 
@@ -243,9 +243,9 @@ static __device__ __forceinline__ void follow_growth(struct state *c, uint32_t b
     const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
     const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
                              __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
-    c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
-    c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
-    shrink(c, growth);
+    c->m[0] = __uint_as_float(shared_load32(c->shared + NEW_M_AT + place));
+    c->m[1] = __uint_as_float(shared_load32(c->shared + NEW_M_AT + place + 32));
+    rescale_sums(c, growth);
     c->l[0] *= growth[0], c->l[1] *= growth[1];
 }
 
@@ -276,31 +276,31 @@ template <int BUFFER> static __device__ __forceinline__ void add_other(struct st
     wgmma_commit();
 }
 
-/* The sums of both warpgroups, to c->l and c->top, made while the item's last product is still under way. */
+/* The sums of both warpgroups, to c->l and c->largest, made while the item's last product is still under way. */
 static __device__ __forceinline__ void settle(struct state *c, uint32_t odd) {
     const int row = row_of(c), t = c->lane & 3;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float l = c->l[r] + __shfl_xor_sync(~0u, c->l[r], 1);
-        float top = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 1));
+        float largest = max_nan(c->largest[r], __shfl_xor_sync(~0u, c->largest[r], 1));
         l += __shfl_xor_sync(~0u, l, 2);
-        top = max_nan(top, __shfl_xor_sync(~0u, top, 2));
+        largest = max_nan(largest, __shfl_xor_sync(~0u, largest, 2));
         const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(c->wg * 512 + (row + 8 * r) * 8);
         if (t == 0) {
             shared_store32(place, __float_as_uint(l));
-            shared_store32(place + 4, __float_as_uint(top));
+            shared_store32(place + 4, __float_as_uint(largest));
         }
     }
     named_sync(SUMS_READY, 256);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum[2];
-        c->top[r] = -INF;
+        c->largest[r] = -INF;
 #pragma unroll
         for (int g = 0; g < 2; g++) { /* the same order in both warpgroups */
             const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(g * 512 + (row + 8 * r) * 8);
             sum[g] = __uint_as_float(shared_load32(place));
-            c->top[r] = max_nan(c->top[r], __uint_as_float(shared_load32(place + 4)));
+            c->largest[r] = max_nan(c->largest[r], __uint_as_float(shared_load32(place + 4)));
         }
         c->l[r] = sum[0] + sum[1];
     }
@@ -313,7 +313,7 @@ static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32
                                                      uint32_t odd) {
     float sum[2];
     uint32_t p[16];
-    const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 0);
+    const uint32_t grew = exp_tile(c, s, p, sum, mask, scale_log2, 0);
     give_p(c, p, 0);
     if (rare((int)grew)) follow_growth(c, 0);
     add_own<0>(c, p);
@@ -324,7 +324,7 @@ static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32
     take_p(c, 1);
     add_other<1>(c);
     if (t + 2 < tiles) {
-        score_tile(c, s, mask, 0, parity ^ 1, 1); /* behind that product, without a gap */
+        score_tile(c, s, mask, 0, parity ^ 1, 1); /* after that product, without a gap */
         if (t + 4 >= tiles) arrive_warp(c, Q_FREE);
     } else {
         settle(c, odd);
@@ -351,7 +351,7 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
     if (t + 3 >= tiles) arrive_warp(c, Q_FREE);
     take_p(c, 0);
     add_other<0>(c); /* runs under the softmax */
-    const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 1);
+    const uint32_t grew = exp_tile(c, s, p, sum, mask, scale_log2, 1);
     give_p(c, p, 1);
     end_product(c, FAR_FREE);
     if (rare((int)grew)) follow_growth(c, 1);
@@ -379,14 +379,14 @@ static __device__ __forceinline__ void store_row(const struct state *c, const st
     for (int d = 1; d <= 2; d *= 2) { /* words x and x + d of a four, lanes t and t ^ d */
 #pragma unroll
         for (int x = 0; x < 16; x++) {
-            const int at = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
-            y[x] = __shfl_xor_sync(~0u, t & d ? w[at] : w[at + d], d);
+            const int word = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
+            y[x] = __shfl_xor_sync(~0u, t & d ? w[word] : w[word + d], d);
         }
 #pragma unroll
         for (int x = 0; x < 16; x++) {
-            const int at = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
-            w[at] = t & d ? y[x] : w[at];
-            w[at + d] = t & d ? w[at + d] : y[x];
+            const int word = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
+            w[word] = t & d ? y[x] : w[word];
+            w[word + d] = t & d ? w[word + d] : y[x];
         }
     }
     if (!inside) return;
@@ -417,16 +417,16 @@ static __device__ __forceinline__ void mark(const struct state *c, const struct 
     if (!finite) shared_or32(c->shared + MARKED_AT, 1);
 }
 
-/* Of a part: row r of O, not normalised, and what merging needs. at: the row among those that are cut. */
-static __device__ __forceinline__ void store_part(const struct state *c, const struct kp_mla_fwd_sm90 *kp, int64_t at,
-                                                  int r, float l, float top) {
-    float *to = (float *)kp->part_o + at * 512 + c->wg * 256 + 2 * (c->lane & 3);
+/* Of a part: row r of O, not normalised, and what merging needs. row: the one among those that are cut. */
+static __device__ __forceinline__ void store_part(const struct state *c, const struct kp_mla_fwd_sm90 *kp, int64_t row,
+                                                  int r, float l, float largest) {
+    float *to = (float *)kp->part_o + row * 512 + c->wg * 256 + 2 * (c->lane & 3);
 #pragma unroll
     for (int j = 0; j < 32; j++) *(float2 *)(to + 8 * j) = make_float2(c->o[4 * j + 2 * r], c->o[4 * j + 2 * r + 1]);
     if (c->wg || (c->lane & 3)) return;
-    ((float *)kp->part_m)[at] = c->m[r];
-    ((float *)kp->part_l)[at] = l;
-    ((float *)kp->part_top)[at] = top;
+    ((float *)kp->part_m)[row] = c->m[r];
+    ((float *)kp->part_l)[row] = l;
+    ((float *)kp->part_top)[row] = largest;
 }
 
 template <int WG>
@@ -447,8 +447,8 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         const int inside = h < p->heads_q && (!JOINED || query < queries);
         const int64_t i = w.i + query;
         if (!JOINED && y->part >= 0) {
-            const int64_t at = (w.b * p->seq_q + w.i) * p->heads_q + h - kp->first_row;
-            if (inside) store_part(c, kp, y->part * kp->rows + at, r, c->l[r], c->top[r]);
+            const int64_t row = (w.b * p->seq_q + w.i) * p->heads_q + h - kp->first_row;
+            if (inside) store_part(c, kp, y->part * kp->rows + row, r, c->l[r], c->largest[r]);
             continue;
         }
         const float natural = c->m[r] * LN2;
@@ -463,7 +463,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2, sink);
         store_lse(&kp->lse, w.b * kp->lse.batch + i * kp->lse.row + h * kp->lse.head, lse);
         store_lse(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
-                  c->top[r] * LN2);
+                  c->largest[r] * LN2);
     }
     if (JOINED && !y->turn.second && y->turn.alone < 2) mark(c, kp, y->turn.groups, y->turn.alone || finite);
 }
@@ -486,7 +486,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
 #pragma unroll
         for (int x = 0; x < 128; x++) c.o[x] = 0;
 #pragma unroll
-        for (int r = 0; r < 2; r++) c.m[r] = c.top[r] = -INF, c.l[r] = 0;
+        for (int r = 0; r < 2; r++) c.m[r] = c.largest[r] = -INF, c.l[r] = 0;
         if (tiles) mbar_wait(shared + Q_FULL, round_q++ & 1);
         float s[32];
         uint32_t mask[MASKS];

@@ -51,17 +51,17 @@ static __device__ __forceinline__ void start_pieces(struct piece *x) { x->pieces
 /* Nonzero if the CTA has a piece number n. */
 static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp, int64_t n, struct piece *x) {
     const struct kp_mla *p = &kp->in;
-    int64_t at = kp->from + blockIdx.x + n * gridDim.x;
+    int64_t work_tile = kp->from + blockIdx.x + n * gridDim.x;
     x->first = 0, x->part = -1;
     if (kp->parts > 1 && n >= kp->whole) {
         if (n > kp->whole) return 0;
-        const int item = (int)blockIdx.x / kp->parts;
-        x->part = (int)blockIdx.x - item * kp->parts;
+        const int cut_tile = (int)blockIdx.x / kp->parts;
+        x->part = (int)blockIdx.x - cut_tile * kp->parts;
         x->first = x->part * kp->length;
-        at = kp->from + kp->whole * gridDim.x + item;
+        work_tile = kp->from + kp->whole * gridDim.x + cut_tile;
     }
-    if (at >= kp->until) return 0;
-    x->w = item_of(p, at);
+    if (work_tile >= kp->until) return 0;
+    x->w = item_of(p, work_tile);
     x->s = slots_of(p, x->w.b, x->w.i);
     x->tiles = (x->s.n + 63) / 64 - x->first;
     if (x->part >= 0) x->tiles = x->tiles < 0 ? 0 : x->tiles < kp->length ? x->tiles : kp->length;
