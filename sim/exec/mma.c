@@ -189,7 +189,7 @@ static int exponent(double x) { /* of 0: less than of any product */
  * then added exactly, then cut off to f32. Every bit of f16, bf16 and tf32 in tests/sim/golden/golden_h100.bin shows
  * this. */
 static double sum_aligned(double c, const double *a, const double (*b)[8], uint32_t column, uint32_t k) {
-    enum { LAST = 23, EXTRA = 2, LEAST = -126 };
+    enum { LAST = 23, MORE = 2, LEAST = -126 };
     int top = exponent(c);
     double term[MAX_K], plain = c;
     for (uint32_t j = 0; j < k; j++) {
@@ -199,7 +199,7 @@ static double sum_aligned(double c, const double *a, const double (*b)[8], uint3
     }
     if (!isfinite(plain)) return plain;
     if (top < -500) return 0; /* nothing but zeros */
-    const double up = ldexp(1, LAST + EXTRA - top);
+    const double up = ldexp(1, LAST + MORE - top);
     int64_t cut = (int64_t)(c * up);
     for (uint32_t j = 0; j < k; j++) cut += (int32_t)(term[j] * up);
     const double sum = (double)cut / up;
