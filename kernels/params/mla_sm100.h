@@ -23,14 +23,16 @@ struct kp_mla_bwd_joined_sm100_config {
 #define KP_SM100_HEADS   128 /* of a pair of CTAs; of joined lists: rows */
 #define KP_SM100_KEYS    64  /* slots of a tile */
 #define KP_SM100_THREADS 384
-/* The backward, by its work tile's 128 or 64 heads: Q and dO of half of them; tiles of K; as many times dS, half of the
- * heads x 64 keys, or P and dS of 32 keys and all heads; the rest */
-#define KP_SM100_STAGE(dim)    (64 * (dim))
-#define KP_SM100_STAGES(heads) ((heads) == 64 ? 3 : 2)
-#define KP_SM100_DS(heads)     (64 * (heads))
+/* The backward, by its work tile's 128 or 64 heads: Q and dO of half of them; tiles of K, of 64 heads also one for dQ;
+ * P and dS of 32 keys and all heads, of 64 heads also dS of half of the heads and 64 keys; the rest */
+#define KP_SM100_STAGE(dim)     (64 * (dim))
+#define KP_SM100_BUFFERS(heads) ((heads) == 64 ? 3 : 2)
+#define KP_SM100_DS(heads)      (64 * (heads))
+/* The same in the workspace: 64 heads take no second pass. */
+#define KP_SM100_STORED_DS(heads) ((heads) == 64 ? 0 : KP_SM100_DS(heads))
 #define KP_MLA_BWD_SM100_SHARED(dim, heads)                                                                            \
     (128 * (dim) + ((heads) == 64 ? 0 : 128 * KP_MLA_DIM_V) +                                                          \
-     KP_SM100_STAGES(heads) * (KP_SM100_STAGE(dim) + KP_SM100_DS(heads)) + 3072)
+     KP_SM100_BUFFERS(heads) * (KP_SM100_STAGE(dim) + KP_SM100_DS(heads)) + 3072)
 
 struct kp_mla_bwd_sm100 {
     struct kp_mla_bwd bwd;
@@ -42,7 +44,8 @@ struct kp_mla_bwd_sm100 {
     struct kp_tensor_map kv;   /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
     struct kp_tensor_map rope; /* the same; 32 columns, 64 bytes swizzled */
     struct kp_tensor_map
-        ds;           /* bf16 [CTAs][tiles][a CTA's heads][64 keys], workspace; boxes of a tile, 128 bytes swizzled */
+        ds;           /* bf16 [CTAs][tiles][64 heads][64 keys], workspace; boxes of 64 x 64, 128 bytes swizzled; not of
+                       * work tiles of 64 heads */
     uint64_t ds_data; /* its address */
     struct kp_mla_joined joined; /* joined lists: of groups bwd.first .. bwd.first + bwd.n - 1, the work tiles; then
                                   * bwd.part_dist is as in struct kp_mla_bwd_joined, and one for each 32 of 64 heads */

@@ -29,8 +29,8 @@ constexpr int QUERIES = JOINED ? KP_MLA_BWD_JOINED_SM100_GROUP : 1; /* of a work
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
 static_assert(!(JOINED && PAIRS), "entries have no rows of their own");
 
-/* 64 heads: Q and dO are rows of one operand A, 16 of each by turns, so that one product gives S and dP: row 32 x + y
- * of a CTA's 64 is Q of head 16 x + y, row 32 x + 16 + y its dO. */
+/* 64 heads, one pass: Q and dO are rows of one operand A, 16 of each by turns, so that one product gives S and dP: row
+ * 32 x + y of a CTA's 64 is Q of head 16 x + y, row 32 x + 16 + y its dO. */
 constexpr int STACKED = HEADS == 64, ROWS = 64;
 static_assert(HEADS == 128 || (STACKED && !JOINED), "128 rows a pair");
 
@@ -43,9 +43,9 @@ constexpr uint32_t TM_ROPE = TM_OT + 2 * HEAD_COLUMNS;
 constexpr uint32_t TM_S = 320;   /* S: lanes 64 g + row, 32 keys of half g; stacked: S and dP, without rope */
 constexpr uint32_t TM_DP = 352;  /* dP, the same; stacked: S of rope, in lanes of Q's rows */
 constexpr uint32_t TM_SUM = 384; /* dKV^T: 2 x (128 d x 64 keys) by turns */
-/* Over QT and OT. dQ: lanes 64 g + h: columns d of half g: 2 x 128, and 32 of rope. Stacked, dQ^T: 2 x (128 columns d
- * of this CTA x 64 heads), then of rope, lanes 64 g + d: 32 heads of half g. */
-constexpr uint32_t TM_DQ = 0;
+/* dQ, over QT and OT: lanes 64 g + h: columns d of half g: 2 x 128, and 32 of rope. Stacked, dQ^T, in columns of its
+ * own: 2 x (128 columns d of this CTA x 64 heads), then of rope, lanes 64 g + d: 32 heads of half g. */
+constexpr uint32_t TM_DQ = STACKED ? TM_ROPE + HEAD_COLUMNS : 0;
 constexpr uint32_t TM_COLUMNS = 512;
 
 /* Shared memory, bytes. Slices: rows of 128 bytes, 64 numbers, swizzled. */
@@ -53,12 +53,15 @@ constexpr int SLICES = DIM / 64, SLICES_V = DIM_V / 64;
 constexpr uint32_t Q_SLICE = ROWS * 128, K_SLICE = CTA_KEYS * 128, KT_SLICE = KEYS * 128;
 constexpr uint32_t AT_Q = 0;                          /* [SLICES][64 heads][64 columns]; stacked: 64 rows */
 constexpr uint32_t AT_DOUT = AT_Q + SLICES * Q_SLICE; /* [SLICES_V][64 heads][64 columns]; stacked: nothing */
-constexpr uint32_t AT_K = AT_DOUT + (STACKED ? 0 : SLICES_V) * Q_SLICE; /* STAGES tiles, see below */
+constexpr uint32_t AT_K = AT_DOUT + (STACKED ? 0 : SLICES_V) * Q_SLICE; /* STAGES tiles, see below; then AT_KT */
 constexpr uint32_t STAGE = KP_SM100_STAGE(DIM), DS_STAGE = KP_SM100_DS(HEADS);
-constexpr uint32_t STAGES = KP_SM100_STAGES(HEADS);
-constexpr uint32_t AT_P = AT_K + STAGES * STAGE; /* [all heads][32 keys], 64 bytes swizzled; pass 2: dS, STAGES tiles */
-constexpr uint32_t AT_DS = AT_P + DS_STAGE;      /* the same */
-constexpr uint32_t AT_NOTES = AT_P + STAGES * DS_STAGE;
+constexpr uint32_t STAGES = 2, BUFFERS = KP_SM100_BUFFERS(HEADS);
+constexpr uint32_t AT_KT = AT_K + STAGES * STAGE; /* stacked: a tile of K for dQ^T */
+constexpr uint32_t AT_P =
+    AT_K + BUFFERS * STAGE;                 /* [all heads][32 keys], 64 bytes swizzled; pass 2: dS, STAGES tiles */
+constexpr uint32_t AT_DS = AT_P + DS_STAGE; /* the same */
+constexpr uint32_t AT_ROWS_DS = AT_DS + DS_STAGE; /* stacked: dS, [this CTA's heads][64 keys], 128 bytes swizzled */
+constexpr uint32_t AT_NOTES = AT_P + BUFFERS * DS_STAGE;
 constexpr int NOTES = 4;                 /* tiles */
 constexpr uint32_t NOTE_KEYS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
 constexpr uint32_t NOTE = NOTE_KEYS + (JOINED ? 8 * QUERIES : 16);
@@ -94,6 +97,8 @@ enum barrier {
     P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
     DS_FULL,                          /* L, 8 warps                                           tiles */
     PDS_EMPTY = DS_FULL + DS_STAGES,  /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
+    KT_FULL,                          /* stacked: L, TMA: a tile of K for dQ^T of both CTAs   tiles */
+    KT_EMPTY,                         /* stacked: C                                           tiles */
     SUM_FULL,                         /* C: 128 columns of dKV stand                          2 stages */
     SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                           2 stages */
     DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory            work tiles */

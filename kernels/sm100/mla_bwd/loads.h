@@ -83,10 +83,23 @@ static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_
     __syncwarp();
 }
 
+/* Stacked: K for dQ^T of a tile, asked for after K for the scores of the next tile, which are started before. */
+static __device__ __forceinline__ void load_columns(const struct kp_mla_bwd_sm100 *p, const struct work *w,
+                                                    uint32_t base, int rank, int t, int64_t row0, uint32_t *nth) {
+    const uint32_t full = at_barrier(base, KT_FULL);
+    const int low = row_of_slot(&p->bwd, w, t, lane_of(), row0, -1),
+              high = row_of_slot(&p->bwd, w, t, 32 + lane_of(), row0, -1);
+    await(base, KT_EMPTY, (*nth)++ - 1);
+    if (rank == 0 && lane_of() == 0) mbar_expect(full, 2 * STAGE);
+    __syncwarp();
+    gather_columns(p, base + AT_KT, pair_leader(full), rank, low, high);
+}
+
 /* The warp of copies. Stages of K are counted over both passes of all work tiles. */
 static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 *p, uint32_t base, int rank) {
     const int lane = lane_of(), with_dq = p->bwd.dq.data != 0;
     uint32_t stage = 0, n = 0, done = 0; /* stages, work tiles, phases of PDS_EMPTY before this work tile */
+    uint32_t columns = 0;                /* tiles of K for dQ^T */
     struct work w;
     for (int64_t x = first_work(); next_work(&p->bwd, &w, x); x += work_step(), n++) {
         const int64_t row0 = w.b * p->kv_rows;
@@ -104,9 +117,11 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
             if (rank == 0 && lane == 0) mbar_expect(full, 2 * STAGE);
             __syncwarp();
             gather_keys(p, base + AT_K + stage % STAGES * STAGE, pair_leader(full), rows);
+            if (STACKED && with_dq && t > 0) load_columns(p, &w, base, rank, t - 1, row0, &columns);
         }
         done += (uint32_t)w.tiles;
-        if (!with_dq) continue;
+        if (STACKED && with_dq) load_columns(p, &w, base, rank, w.tiles - 1, row0, &columns);
+        if (STACKED || !with_dq) continue;
         await(base, DS_STORED, n);
         await(base, PDS_EMPTY, done - 1);
         if (JOINED) await(base, ODD_FULL, n);

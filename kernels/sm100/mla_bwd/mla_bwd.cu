@@ -21,9 +21,10 @@
  * columns) and the rounded dS, 16 KB a tile, goes through the second-level cache.
  *
  * 64 heads: a CTA's 64 rows of operand A are Q and dO of 32 heads, by turns of 16, so that one product gives S and dP;
- * S of rope is a product of its own. dQ^T = K^T dS^T in the place of dQ: M is columns d, which are enough. Three tiles
- * of K are under way. Columns of tensor memory: Q^T 0..63, dO^T 64..127, rope 128..159, S and dP 320..351, S of rope
- * 352..383, dKV as below; second pass: dQ^T 0..127, its rope 128..159.
+ * S of rope is a product of its own. dQ^T = K^T dS^T in the place of dQ: M is columns d. All columns of tensor memory
+ * are there at the same time, so that one pass is enough: K by columns and dS by heads, for dQ^T, have places of their
+ * own in shared memory. Columns: Q^T 0..63, dO^T 64..127, rope 128..159, dQ^T 160..287, its rope 288..319, S and dP
+ * 320..351, S of rope 352..383, dKV as below.
  *
  * Joined lists: the 128 rows are heads of 2, 4 or 8 neighbouring queries, and slots are entries of their joined list
  * (group.h); a group whose values are not all finite takes several turns over queries.
@@ -78,7 +79,7 @@ static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm
             const int odd = run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
             if (p->bwd.dq.data) run_turns_of_dq(&p->bwd, &w, base, tm, rank, odd, &turns);
         }
-        tile += (uint32_t)w.tiles, done += (uint32_t)(w.tiles + (p->bwd.dq.data != 0));
+        tile += (uint32_t)w.tiles, done += (uint32_t)(w.tiles + (!STACKED && p->bwd.dq.data));
     }
 }
 

@@ -53,10 +53,6 @@ static __device__ __forceinline__ void start_dq_columns(uint32_t tm, uint32_t ds
     }
 }
 static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
-    if (STACKED) {
-        start_dq_columns(tm, ds, keys, add);
-        return;
-    }
     const uint64_t a = tc_operand_at(ROWS128, ds), b = tc_operand_at(KT128, keys),
                    rope = tc_operand_at(KT64, keys + KT_ROPE);
 #pragma unroll
@@ -138,6 +134,12 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
                        rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &turns, r);
             tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
+    if (STACKED && p->dq.data) {
+        await(base, KT_FULL, n->tile);
+        tc_after();
+        start_dq_columns(tm, base + AT_ROWS_DS, base + AT_KT, t > 0);
+        tc_commit(at_barrier(base, KT_EMPTY));
+    }
     tc_commit(at_barrier(base, PDS_EMPTY));
     if (JOINED) free_note_of_both(base, n->tile);
     n->tile++;
@@ -177,7 +179,10 @@ static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, 
             if (t + 1 < w.tiles) scores_of_tile(base, tm, &n, n.tile + 1, t + 2 == w.tiles);
             sums_of_tile(p, &w, t, base, tm, &n, with_dkv);
         }
-        if (with_dq) turns_of_pass(p, &w, base, tm, &n);
+        if (STACKED && with_dq)
+            tc_commit(at_barrier(base, DQ_FULL));
+        else if (with_dq)
+            turns_of_pass(p, &w, base, tm, &n);
     }
 }
 #endif

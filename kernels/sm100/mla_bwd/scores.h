@@ -33,6 +33,13 @@ static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int ha
     }
 }
 
+/* Stacked: dS once again, for dQ^T: row `head` of the CTA's, 64 keys. */
+static __device__ __forceinline__ void store_row_of_ds(uint32_t rows, int half, int head, const uint4 y[CHUNKS]) {
+    const uint32_t row = rows + (uint32_t)head * 128, turn = (uint32_t)((4 * half + score_key() / 8) ^ head % 8) << 4;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ turn), y[c]);
+}
+
 /* Stacked: S and dP of the thread's keys. Lanes 0..15 of a warp have S of 16 heads and 32 keys, lanes 16..31 dP of the
  * same; each keeps half of its keys and gives the other half for the other number of its own. S of rope stands apart:
  * in dP's rows it would be 0 times what K has there, which may not be finite. */
@@ -179,13 +186,14 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
             x[e] = on >> e & 1 ? x[e] * scale * __fmaf_rn(g, __uint_as_float(dp[e]), -shift) : 0;
         pack_row(y, x);
         store_row(base + AT_DS, rank, half, head, y);
+        if (STACKED && p->dq.data) store_row_of_ds(base + AT_ROWS_DS, half, head, y);
         tell_ds(base, tile);
-        if (p->dq.data) {
+        if (!STACKED && p->dq.data) {
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) ds[c] = y[c];
         }
     }
-    if (!p->dq.data) return;
+    if (STACKED || !p->dq.data) return;
     async_fence_global();
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(at_barrier(base, DS_STORED));

@@ -82,8 +82,8 @@ attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const str
                                    int64_t ctas, int64_t tiles, int64_t queries, int32_t heads,
                                    struct kp_mla_bwd_sm100 *maps) {
     const struct kp_mla *in = &kp->in;
-    const uint32_t n = (uint32_t)queries, rows = (uint32_t)heads / 2; /* of a CTA */
-    const uint32_t box = heads == KP_SM100_HEADS ? rows / n : 16;     /* heads of a query */
+    const uint32_t n = (uint32_t)queries;
+    const uint32_t box = heads == KP_SM100_HEADS ? KP_SM100_HEADS / 2 / n : 16; /* heads of a query */
     memset(maps, 0, sizeof *maps);
     maps->bwd = *kp;
     maps->kv_rows = attn_cuda_mla_map_rows(in);
@@ -94,15 +94,15 @@ attn_status attn_cuda_mla_bwd_maps(const struct attn_core_device *dev, const str
         .address = ds,
         .rank = 2,
         .swizzle = CU_SWIZZLE_128B,
-        .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles) * rows},
+        .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles * KP_SM100_HEADS / 2)},
         .stride = {2 * KP_SM100_KEYS},
-        .box = {KP_SM100_KEYS, rows},
+        .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
     };
     TRY(attn_cuda_mla_map_queries(dev, "q", in, &in->q, in->dim_qk, box, n, 64, &maps->q));
     TRY(attn_cuda_mla_map_queries(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, box, n, 64, &maps->dout));
     TRY(attn_cuda_mla_map_keys(dev, in, 64, &maps->kv));
     TRY(attn_cuda_mla_map_keys(dev, in, 32, &maps->rope));
-    return attn_cuda_tensor_map(dev, &sums, &maps->ds);
+    return heads == KP_SM100_HEADS ? attn_cuda_tensor_map(dev, &sums, &maps->ds) : ATTN_OK;
 }
 
 attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,

@@ -202,7 +202,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
     g.ds = take(&g, m->maps, attn_cuda_mla_bwd_ctas(m, dev, g.queries * g.head_blocks) * blocks(p->topk, KP_SM100_KEYS),
-                KP_SM100_DS(m->head_block));
+                KP_SM100_STORED_DS(m->head_block));
     g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
     g.checkpoints = take(&g, g.n_checkpoints > 0, g.n_checkpoints, sizeof(uint32_t));
