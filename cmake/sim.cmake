@@ -236,6 +236,20 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # A product of NaN, of a row past its sequence, next to products that are large for the cap.
     attn_sim_check(check_wgmma_softcap_nan sdpa_fwd_wgmma_sm90_bf16_d64_mod 23766
                    "sdpa_fwd b=2 hq=4 sq=300 sk=900 d=64 bf16 seqlens_q seqlens_k scale=-0.4 softcap=1 alibi=distance align=16" ATTNSIM_SMS=3)
+    # e4m3: NaN values hidden by the diagonal, and past the keys; no key; packed sequences; exact maxima, f32; windows.
+    attn_sim_check(check_fp8_hidden_values sdpa_fwd_fp8_sm90_e4m3_d128 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 e4m3 causal align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_fp8_no_keys sdpa_fwd_fp8_sm90_e4m3_d128 41655719168863
+                   "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 e4m3 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5 align=16")
+    attn_sim_check(check_fp8_packed sdpa_fwd_fp8_sm90_e4m3_d128 1
+                   "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 e4m3 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_fp8_results sdpa_fwd_fp8_sm90_e4m3_d128 10
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=150 sk=300 d=64 dv=60 e4m3 causal bottom_right seqlens_q seqlens_k scale=0.5 max_logits out=f32 align=16"
+                   ATTNSIM_SMS=3)
+    attn_sim_check(check_fp8_tail sdpa_fwd_fp8_sm90_e4m3_d128 11
+                   "sdpa_fwd b=3 hq=2 hk=1 sq=90 sk=257 d=128 e4m3 seqlens_k align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_fp8_window sdpa_fwd_fp8_sm90_e4m3_d128 7
+                   "sdpa_fwd b=2 hq=2 sq=150 sk=300 d=128 dv=32 e4m3 left=40 right=20 sink lse_with_sink align=16" ATTNSIM_SMS=2)
     # Exact maxima of the rows of sm80: heads in a common tile, split keys that are merged, f32 by halves and as it is, f64.
     attn_sim_check(check_max_logits_sm80 sdpa_fwd_sm80_bf16_d64 5 "sdpa_fwd hq=4 hk=2 sq=40 sk=300 d=64 bf16 causal bottom_right seqlens_q scale=0.5 max_logits" ATTNSIM_SMS=3)
     attn_sim_check(check_max_logits_full sdpa_fwd_sm80_f16_d64_full 6 "sdpa_fwd hq=2 sq=40 sk=90 d=64 f16 mask=f32 alibi=linear softcap=5 max_logits")

@@ -85,7 +85,7 @@ LIST
 }
 
 seeds_of() { [ "$1" = random ] && echo "$seeds" || echo "$seed"; }
-op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16|f16|f32|f64|i32)_.*/\1 \2/'
+op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16|f16|f32|f64|i32|e4m3)_.*/\1 \2/'
 
 # One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
@@ -126,7 +126,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
     number=0
     [ "$fixed" = 0 ] || while read -r row; do
         op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*/\1/' <<<"$row")
-        dtype=$(sed -E 's/.*_(bf16|f16|f32|f64|i32)_.*/\1/' <<<"$row")
+        dtype=$(sed -E 's/.*_(bf16|f16|f32|f64|i32|e4m3)_.*/\1/' <<<"$row")
         width=$(sed -E 's/.*_d([0-9]+)(_v([0-9]+))?.*/\1 dv=\3/; s/ dv=$//' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")

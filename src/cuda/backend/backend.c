@@ -341,6 +341,7 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
 
 static const struct attn_core_rows sets[] = {
     {attn_cuda_sdpa_fwd_maps_rows, &attn_cuda_n_sdpa_fwd_maps_rows},
+    {attn_cuda_sdpa_fwd_fp8_rows, &attn_cuda_n_sdpa_fwd_fp8_rows},
     {attn_cuda_sdpa_bwd_maps_rows, &attn_cuda_n_sdpa_bwd_maps_rows},
     {attn_cuda_sdpa_fwd_rows, &attn_cuda_n_sdpa_fwd_rows},
     {attn_cuda_sdpa_bwd_rows, &attn_cuda_n_sdpa_bwd_rows},

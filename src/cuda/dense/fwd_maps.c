@@ -141,17 +141,16 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
  * their keys stay in the second-level cache. */
 enum { FEW_HEADS = 24 };
 
-static void set_geometry(const struct shape *c, const attn_problem *p, struct kp_sdpa_fwd_maps *maps) {
+int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps) {
     struct kp_sdpa_fwd *kp = &maps->fwd;
-    const int64_t row_tiles = attn_cuda_blocks(p->seq_q, c->rows), heads = p->batch * p->heads_q,
+    const int64_t row_tiles = attn_cuda_blocks(p->seq_q, rows), heads = p->batch * p->heads_q,
                   group = p->heads_q / p->heads_k, half = attn_cuda_blocks(row_tiles, 2);
     const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
     const int64_t section = even ? group : heads, last = (heads - 1) / section;
-    const int packed = attn_core_has(p, ATTN_PACKED) && c->box == c->rows; /* sm90 counts pairs of packed tiles */
+    const int packed = attn_core_has(p, ATTN_PACKED) && counts_packed;
     maps->pairs = (!even || packed) && heads > FEW_HEADS;
     maps->half_tiles = (int32_t)half;
     maps->by_half = attn_cuda_divisor(half);
-    kp->items = heads * (maps->pairs ? half : row_tiles);
     kp->pack = kp->splits = 1;
     kp->row_tiles = (int32_t)row_tiles;
     kp->section = (int32_t)section;
@@ -164,6 +163,7 @@ static void set_geometry(const struct shape *c, const attn_problem *p, struct kp
     kp->by_last = attn_cuda_divisor(kp->last_size);
     kp->by_heads = attn_cuda_divisor(p->heads_q);
     kp->by_group = attn_cuda_divisor(group);
+    return kp->items = heads * (maps->pairs ? half : row_tiles);
 }
 
 /* A launch without its tensors: the plan's note. */
@@ -185,7 +185,7 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     attn_cuda_sdpa_numbers(&kp.fwd.in, p);
     prepared->fwd = kp.fwd;
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
-    set_geometry(c, p, &kp);
+    attn_cuda_sdpa_fwd_deal(c->rows, c->box == c->rows, p, &kp); /* sm90 counts pairs of packed tiles */
     prepared->fwd = kp.fwd, prepared->pairs = kp.pairs, prepared->half_tiles = kp.half_tiles,
     prepared->by_half = kp.by_half;
     prepared->variant = attn_cuda_variant_of(dev, c->symbol);

@@ -3,10 +3,14 @@
 #ifndef ATTN_CUDA_DENSE_SDPA_MAP_H
 #define ATTN_CUDA_DENSE_SDPA_MAP_H
 #include "cuda/dense/sdpa.h"
-#include "kernels/params/tensor_map.h"
+#include "kernels/params/sdpa_maps.h"
 
 /* Axes column, row, head, batch entry; boxes of 64 columns by `box` rows of one head in the 128-byte swizzle. */
 attn_status attn_cuda_sdpa_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
                                int64_t columns, int64_t rows, int64_t heads, int64_t batch, uint32_t box,
                                struct kp_tensor_map *map);
+
+/* Forward, tiles of `rows` query rows: how they are dealt to CTAs; the number of pieces. counts_packed: the kernel
+ * counts pairs of tiles over the lengths of packed sequences itself. */
+int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps);
 #endif
