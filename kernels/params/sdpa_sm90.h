@@ -7,7 +7,7 @@
 /* One row of kernels/variants/sdpa_fwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_fwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, groups, keys, q_tiles, score_mod;
+    int32_t dtype, dim, dim_v, groups, keys, q_tiles, stages, score_mod;
 };
 
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
@@ -32,7 +32,8 @@ struct kp_sdpa_bwd_sm90_config {
 
 #define KP_SDPA_SM90_ROWS(c)    (64 * (c).groups)
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)
-/* Q tiles (later the output tile), two stages of K, two of V, barriers, work. */
+/* Tiles of Q, stages of K and V, barriers, work. */
 #define KP_SDPA_SM90_SHARED(c)                                                                                         \
-    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 4 * (c).keys * ((c).dim + (c).dim_v) + 384 + 64 * (c).groups)
+    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 2 * (c).stages * (c).keys * ((c).dim + (c).dim_v) + 448 +      \
+     64 * (c).groups)
 #endif

@@ -106,14 +106,14 @@ static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_maps *ma
         for (int n = from.n_tiles - 1; n >= -1; n--) {
             const int key = from.key + n * KEYS;
             if (n >= 0) {
-                const uint32_t x = count / WORKS & 1, parity = count / (2 * WORKS) & 1;
-                mbar_wait(shared + K_FREE + 8 * x, parity ^ 1);
+                const uint32_t x = stage_of(count / WORKS);
+                mbar_wait(shared + K_FREE + 8 * x, phase_of(count / WORKS) ^ 1);
                 load_tile(shared + K_RING + x * K_BYTES, &maps->k, shared + K_FULL + 8 * x, DIM, KEYS, key, from.head_k,
                           from.b);
             }
             if (n < from.n_tiles - 1) {
-                const uint32_t x = (count - WORKS) / WORKS & 1, parity = (count - WORKS) / (2 * WORKS) & 1;
-                mbar_wait(shared + V_FREE + 8 * x, parity ^ 1);
+                const uint32_t x = stage_of((count - WORKS) / WORKS);
+                mbar_wait(shared + V_FREE + 8 * x, phase_of((count - WORKS) / WORKS) ^ 1);
                 load_tile(shared + V_RING + x * V_BYTES, &maps->v, shared + V_FULL + 8 * x, DIM_V, KEYS, key + KEYS,
                           from.head_k, from.b);
             }

@@ -53,6 +53,32 @@ static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p,
     }
 }
 
+/* Products s of which the cap alone is wanted, all of the warp's small, and none above the maximum in use by more than
+ * `slack`: |s| is compared, for both. */
+constexpr float CAP_SMALL = 0.2f;
+static __device__ __forceinline__ int cap_is_small(const struct kp_sdpa_fwd *p, const float m[2], const float s[N_S],
+                                                   float unit, int edge) {
+    if (!(p->in.softcap > 0) || p->in.alibi_form || edge) return 0;
+    float part[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int x = 0; x < N_S; x++) part[x & 3] = fmaxf(part[x & 3], fabsf(s[x]));
+    const float largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+    return __all_sync(~0u, largest * fabsf(p->in.scale) <= CAP_SMALL * p->in.softcap &&
+                               largest * fabsf(unit) <= p->slack + fminf(m[0], m[1]));
+}
+/* Such products to scores in log2 units, counted from the maxima in use: s (unit + s^2 (c1 + s^2 c2)) - m, whose tanh
+ * errs by 1.3e-7 of itself. */
+static __device__ __forceinline__ void cap_small(const struct kp_sdpa_fwd *p, float s[N_S], const float from[2],
+                                                 float unit) {
+    const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;
+    const float c1 = -0.33329698f * a2 * unit, c2 = 0.13038027f * a2 * a2 * unit;
+#pragma unroll
+    for (int x = 0; x < N_S; x++) {
+        const float u = s[x] * s[x];
+        s[x] = __fmaf_rn(s[x], __fmaf_rn(u, __fmaf_rn(u, c2, c1), unit), -from[x >> 1 & 1]);
+    }
+}
+
 /* Capped products to log2 units, ALiBi added. diagonal: key of the thread's row r on the diagonal, counted from the
  * tile's first key and this thread's first column. */
 static __device__ __forceinline__ void add_alibi(const struct kp_sdpa_fwd *p, float s[N_S], const int diagonal[2],

@@ -13,19 +13,19 @@
  *   a compute warpgroup, key tile n:     S(n) = Q K(n)^T        issued      TURN: warpgroups issue in turns, so that
  *                                        O += P(n+1) V(n+1)     issued      products of one overlap with the
  *                                        P(n) from S(n), under the second   exponentials of the others
- *                                        rescale of O and l, if any, when the second is done
+ *                                        then m may rise: pass_maximum; P(n), O and l are scaled
  *   between tiles of query rows:         the last O += P V and the next S(first) are issued together; the rows are
  *                                        written under the second (with two tiles of Q)
  *
- * The maximum m is raised only when a score passes it by more than 8 in log2 units: P <= 2^8 then, far from any
- * overflow, and l and O share the stale m (FlashAttention-4, section 3).
+ * m is the maximum of the first key tile, and raised only when a thread's sum of a tile's P passes 2^15: P and O stay
+ * far from any overflow, and l and O share the stale m (FlashAttention-4, section 3, which compares scores instead).
  *
  * Roles: warpgroups 0 .. GROUPS-1 compute, 232 registers (160 with three); the last one has 40 (32): a warp of it
  * copies and says what is to be done (keep_work), another writes rows that see no key.
- * Shared memory: Q, Q_TILES tiles; K and V, two stages each; mbarriers; struct work of each tile of Q.
+ * Shared memory: Q, Q_TILES tiles; K and V, 2 or 4 stages each; mbarriers; struct work of each tile of Q.
  *   mbarrier (arrivals)                                                                          phase
  *   Q_FULL[2] (1 + bytes), Q_FREE[2] (a warp each, and the prefetching thread)                   tiles of Q / Q_TILES
- *   K_FULL[2], V_FULL[2] (1 + bytes), K_FREE[2], V_FREE[2] (a warp each)                         key tiles / 2
+ *   K_FULL[4], V_FULL[4] (1 + bytes), K_FREE[4], V_FREE[4] (a warp each)                         key tiles / STAGES
  *   named: TURN + warpgroup (256), VALUES_CLEARED (compute warpgroups)
  *
  * Hidden keys have P = 0, but 0 * NaN is NaN. Rows of V past the sequence's keys are cleared in shared memory
@@ -104,6 +104,14 @@ static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32
     if (lane_of() == 0) mbar_arrive(c->shared + barrier);
 }
 
+/* The warp has read K of the key tile at work; V of the CTA's key tile number x. */
+static __device__ __forceinline__ void free_keys(const struct state *c) {
+    arrive_warp(c, K_FREE + 8 * stage_of(tiles_of(c)));
+}
+static __device__ __forceinline__ void free_values(const struct state *c, uint32_t x) {
+    arrive_warp(c, V_FREE + 8 * stage_of(x));
+}
+
 static __device__ __forceinline__ struct work work_of(const struct state *c, uint32_t q_tile) {
     return recall_work(c->shared + WORK + 64 * (q_tile % WORKS));
 }
@@ -125,18 +133,25 @@ static __device__ __forceinline__ struct range recall_range(const struct state *
     return {(int)x.x, (int)x.y, (int)x.z};
 }
 
-/* Scores of the keys of key tile n that a row of the thread does not see. */
-static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
+/* Scores of the keys of key tile n that a row of the thread does not see. Returns the column from which on no row of
+ * the warp sees any. */
+static __device__ __forceinline__ int hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
     const uint32_t place = c->shared + WORK + 64 * q_tile_of(c);
     struct work w; /* of it only these: three loads of 16 bytes would take more registers than there are */
     w.row0 = (int)shared_load32(place + 8), w.off = (int)shared_load32(place + 12);
     w.seq.sk = (int)shared_load32(place + 20);
+    const int t = recompute((int)threadIdx.x), i0 = w.row0 + t / 128 * 64 + t / 32 % 4 * 16;
+    const int low = first_key(p, &w, i0 + 15) - n * KEYS, high = end_key(p, &w, i0) - n * KEYS;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int t = recompute((int)threadIdx.x), first = n * KEYS + t % 4 * 2;
-        const int i = w.row0 + t / 128 * 64 + t / 32 % 4 * 16 + t % 32 / 4 + 8 * r;
-        hide_keys(s, r, first_key(p, &w, i) - first, end_key(p, &w, i) - first, c->unit < 0 ? INF : -INF);
+    for (int x0 = 0; x0 < N_S; x0 += 16) { /* 32 columns */
+        if (2 * x0 >= low && 2 * x0 + 32 <= high) continue; /* every row of the warp sees them all */
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int i = i0 + t % 32 / 4 + 8 * r, first = n * KEYS + t % 4 * 2;
+            hide_keys(s, x0, r, first_key(p, &w, i) - first, end_key(p, &w, i) - first, c->unit < 0 ? INF : -INF);
+        }
     }
+    return end_key(p, &w, i0 + 15) - n * KEYS;
 }
 
 /* Softcap and ALiBi of key tile n. */
@@ -158,14 +173,14 @@ static __device__ __forceinline__ void grow(struct state *c, const float growth[
 
 /* Wait for V of the CTA's key tile number x. */
 static __device__ __forceinline__ uint64_t take_values(const struct state *c, uint32_t x) {
-    mbar_wait(c->shared + V_FULL + 8 * (x & 1), x >> 1 & 1);
-    return slice_desc(c->shared + V_RING + (x & 1) * V_BYTES, K_SLICE);
+    mbar_wait(c->shared + V_FULL + 8 * stage_of(x), phase_of(x));
+    return slice_desc(c->shared + V_RING + stage_of(x) * V_BYTES, K_SLICE);
 }
 /* The first tile holds the end of the sequence's keys, `valid` < KEYS of them: all compute warpgroups clear the rows of
  * V past it. */
 static __device__ __forceinline__ void clear_tail(const struct state *c, int valid) {
-    const uint32_t values = c->shared + V_RING + (tiles_of(c) & 1) * V_BYTES;
-    mbar_wait(c->shared + V_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
+    const uint32_t values = c->shared + V_RING + stage_of(tiles_of(c)) * V_BYTES;
+    mbar_wait(c->shared + V_FULL + 8 * stage_of(tiles_of(c)), phase_of(tiles_of(c)));
 #pragma unroll 1
     for (int y = (int)threadIdx.x; y < (KEYS - valid) * (DIM_V / 8); y += CONSUMERS) {
         const int row = valid + y / (DIM_V / 8), chunk = y % (DIM_V / 8);
@@ -179,17 +194,18 @@ static __device__ __forceinline__ uint64_t queries_of(const struct state *c, uin
     return slice_desc(c->shared + q_tile % Q_TILES * Q_BYTES + 8192 * (uint32_t)c->wg, 0);
 }
 static __device__ __forceinline__ uint64_t take_keys(const struct state *c, uint32_t x) {
-    mbar_wait(c->shared + K_FULL + 8 * (x & 1), x >> 1 & 1);
-    return slice_desc(c->shared + K_RING + (x & 1) * K_BYTES, 0);
+    mbar_wait(c->shared + K_FULL + 8 * stage_of(x), phase_of(x));
+    return slice_desc(c->shared + K_RING + stage_of(x) * K_BYTES, 0);
 }
 
 /* The first key tile, whose S is there: P alone. */
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, int inner0,
                                                   int inner1, float s[N_S], uint32_t pr[N_P]) {
     float growth[2];
+    int seen = KEYS;
     if (SCORE_MOD) modify(p, c, s, n);
-    if (n < inner0 || n >= inner1) hide(p, c, s, n);
-    softmax_exact(s, &c->rows, c->rows.l, growth, c->unit);
+    if (n < inner0 || n >= inner1) seen = hide(p, c, s, n);
+    softmax_exact(s, &c->rows, c->rows.l, growth, c->unit, seen);
     round_p(s, pr);
 }
 
@@ -199,7 +215,7 @@ static __device__ __forceinline__ void products_again(const struct state *c, flo
     const uint32_t lane = (uint32_t)lane_of(), q_row = 64 * c->wg + 16 * warp_of() + lane % 16;
     const uint32_t queries = c->shared + q_tile_of(c) % Q_TILES * Q_BYTES + 128 * q_row;
     const uint32_t k_row = lane % 8 + lane / 16 * 8,
-                   keys = c->shared + K_RING + (tiles_of(c) & 1) * K_BYTES + 128 * k_row;
+                   keys = c->shared + K_RING + stage_of(tiles_of(c)) * K_BYTES + 128 * k_row;
 #pragma unroll
     for (int y = 0; y < N_S; y++) s[y] = 0;
 #pragma unroll 1
@@ -216,18 +232,23 @@ static __device__ __forceinline__ void products_again(const struct state *c, flo
     }
 }
 
-/* A score of key tile n, the CTA's latest, has passed the maximum in use: the maxima are raised and P is made to fit.
- * Where it may have overflowed, or there was no maximum yet, it is computed again. */
+/* A score of key tile n, the CTA's latest, has passed the maximum in use, or there was none yet: the maxima are raised
+ * and P is made to fit. Where it has overflowed, or may have vanished, it is computed again. */
 static __device__ __forceinline__ void pass_maximum(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
-                                                    float sum[2], const float most[2], float growth[2]) {
-    if (!__any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF || fmaxf(most[0], most[1]) > FAR)) {
+                                                    float sum[2], float growth[2]) {
+    float most[2];
+    largest_p(s, most);
+    int again = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) again |= !(most[r] <= P_MOST) || (c->rows.m[r] == -INF && most[r] < P_LEAST);
+    if (!__any_sync(~0u, again)) {
         raise_after(s, &c->rows, sum, most, growth);
         return;
     }
     products_again(c, s);
     if (SCORE_MOD) modify(p, c, s, n);
     hide(p, c, s, n);
-    softmax_exact(s, &c->rows, sum, growth, c->unit);
+    softmax_exact(s, &c->rows, sum, growth, c->unit, KEYS);
 }
 /* wgmma_wait(0), once x is known: see wgmma_wait_after. */
 static __device__ __forceinline__ void wgmma_wait_if(int x) {
@@ -238,7 +259,7 @@ static __device__ __forceinline__ void wgmma_wait_if(int x) {
 /* Key tile n after the first: S and P of it, and the values of the tile before by its P. */
 static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
                                                  uint32_t pr[N_P]) {
-    float sum[2], most[2], growth[2];
+    float sum[2], growth[2];
     c->count += COUNT_TILES;
     const uint64_t k = take_keys(c, tiles_of(c));
     named_sync(TURN + c->wg, 256);
@@ -248,29 +269,34 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     named_arrive(TURN + (c->wg + 1 == GROUPS ? 0 : c->wg + 1), 256);
     wgmma_wait(1);
     wgmma_hold(s, N_S);
-    if (SCORE_MOD) modify(p, c, s, n);
     const struct range range = recall_range(c);
-    if (rare(n < range.inner0 || n >= range.inner1)) hide(p, c, s, n);
+    const int edge = n < range.inner0 || n >= range.inner1;
     int grows;
-    if (AHEAD) {
-        grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, most, c->unit, p->slack));
-        wgmma_wait_if(grows); /* the exponentials overlap with P V */
+    if (SCORE_MOD && cap_is_small(p, c->rows.m, s, c->unit, edge)) {
+        cap_small(p, s, c->rows.m, c->unit);
+        exponentials(s, sum);
+        grows = __any_sync(~0u, sum[0] > P_MOST); /* never: it orders the wait */
     } else {
-        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
-        grows = softmax_tested(s, &c->rows, sum, growth, c->unit, p->slack);
-        wgmma_wait_after(sum[0] + sum[1]);
+        if (SCORE_MOD) modify(p, c, s, n);
+        if (rare(edge)) hide(p, c, s, n);
+        grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, c->unit, p->slack == 0));
     }
+    wgmma_wait_if(grows); /* the exponentials overlap with P V */
     wgmma_hold(c->o, N_O);
     c->count = (uint32_t)recompute((int)c->count); /* what was derived of it need not be kept */
-    if (AHEAD) {
-        if (rare(grows)) pass_maximum(p, c, n, s, sum, most, growth);
-        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
-    }
-    arrive_warp(c, V_FREE + 8 * (tiles_of(c) & 1 ^ 1));
+    if (rare(grows)) pass_maximum(p, c, n, s, sum, growth);
+    free_keys(c);
+    free_values(c, tiles_of(c) - 1);
     if (Q_TILES == 1 && n == recall_range(c).first) arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
     round_p(s, pr);
     if (rare(grows)) grow(c, growth);
     c->rows.l[0] += sum[0], c->rows.l[1] += sum[1];
+}
+
+/* What was in s need not be kept: where paths meet, ptxas would copy it while products are under way. */
+static __device__ __forceinline__ void forget(float s[N_S]) {
+#pragma unroll
+    for (int x = 0; x < N_S; x++) s[x] = 0;
 }
 
 /* Wait for Q of the tile's number q_tile. */
@@ -286,7 +312,7 @@ static __device__ __forceinline__ int has_work(const struct state *c, uint32_t q
 static __device__ __forceinline__ void end_scores(const struct state *c, float s[N_S]) {
     wgmma_wait(0);
     wgmma_hold(s, N_S);
-    arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
+    free_keys(c);
 }
 
 /* Key tiles own.first <= n < own.end that the warpgroup's rows see: none, or at least one. */
@@ -317,10 +343,10 @@ static __device__ __forceinline__ void skip_tiles(struct state *c, int n, int tu
             named_sync(TURN + c->wg, 256);
             named_arrive(TURN + (c->wg + 1 == GROUPS ? 0 : c->wg + 1), 256);
         }
-        mbar_wait(c->shared + K_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
-        arrive_warp(c, K_FREE + 8 * (tiles_of(c) & 1));
-        mbar_wait(c->shared + V_FULL + 8 * (tiles_of(c) & 1), tiles_of(c) >> 1 & 1);
-        arrive_warp(c, V_FREE + 8 * (tiles_of(c) & 1));
+        take_keys(c, tiles_of(c));
+        free_keys(c);
+        take_values(c, tiles_of(c));
+        free_values(c, tiles_of(c));
     }
 }
 
@@ -360,9 +386,10 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
 /* ------------------------------------------------------------------ results ------------------------ */
 
 /* 16-bit results, from registers. Eight columns of a row are in the four threads of a quad, a pair each; of four such
- * blocks each thread gets one, so that a quad writes 64 bytes side by side. */
+ * blocks each thread gets one, so that a quad writes 64 bytes side by side. whole: all rows and columns exist, in
+ * chunks of 16 bytes. */
 static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w, int i,
-                                                  const float o[N_O], const float factor[2], float zero[2]) {
+                                                  const float o[N_O], const float factor[2], float zero[2], int whole) {
     const int t = lane_of() & 3, odd = t & 1, upper = t & 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -383,14 +410,14 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
             const uint32_t low[2] = {odd ? a : x[0], odd ? x[1] : a}, high[2] = {odd ? b : x[2], odd ? x[3] : b};
             const uint32_t e = __shfl_xor_sync(~0u, upper ? low[0] : high[0], 2),
                            f = __shfl_xor_sync(~0u, upper ? low[1] : high[1], 2);
-            const uint4 whole = upper ? make_uint4(e, f, high[0], high[1]) : make_uint4(low[0], low[1], e, f);
+            const uint4 chunk = upper ? make_uint4(e, f, high[0], high[1]) : make_uint4(low[0], low[1], e, f);
             const int left = p->in.dim_v - 8 * (j + t);
-            if (!exists || left <= 0) continue;
-            if (p->out.chunk == 16 && left >= 8) {
-                *(uint4 *)(to + 8 * j) = whole;
+            if (!whole && (!exists || left <= 0)) continue;
+            if (whole || (p->out.chunk == 16 && left >= 8)) {
+                *(uint4 *)(to + 8 * j) = chunk;
                 continue;
             }
-            const uint32_t word[4] = {whole.x, whole.y, whole.z, whole.w};
+            const uint32_t word[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
             for (int y = 0; y < 8; y++)
                 if (y < left) to[8 * j + y] = (uint16_t)(word[y / 2] >> (y % 2 * 16));
@@ -429,19 +456,27 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     const int i = w->row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
     float factor[2];
     float zero[2] = {0, 0}; /* NaN if a sum of the row is not finite */
+    /* Even lanes do row i, odd ones row i + 8. */
+    const float sums[2] = {quad_sum(c->rows.l[0]), quad_sum(c->rows.l[1])};
+    const int odd = lane_of() & 1;
+    const float own = finish_row(p, w, i + 8 * odd, odd ? c->rows.m[1] : c->rows.m[0], odd ? sums[1] : sums[0],
+                                 (lane_of() & 2) == 0);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        factor[r] = finish_row(p, w, i + 8 * r, c->rows.m[r], quad_sum(c->rows.l[r]), (lane_of() & 3) == 0);
+        factor[r] = __shfl_sync(~0u, own, (lane_of() & 28) + r);
         if (factor[r] < 0) {
 #pragma unroll
             for (int x = 0; x < N_O; x++)
                 if ((x >> 1 & 1) == r) c->o[x] = 0;
         }
     }
+    const int last = w->row0 + 64 * c->wg + 16 * warp_of() + 15;
     if (p->out.dtype == KP_F32)
         store_rows_f32(p, w, i, c->o, factor, zero);
+    else if (last < w->seq.rows && p->in.dim_v == DIM_V && p->out.chunk == 16)
+        store_rows(p, w, i, c->o, factor, zero, 1);
     else
-        store_rows(p, w, i, c->o, factor, zero);
+        store_rows(p, w, i, c->o, factor, zero, 0);
     const uint32_t low = __ballot_sync(~0u, zero[0] != 0), high = __ballot_sync(~0u, zero[1] != 0);
     if (rare((int)(low | high)))
         mend_rows(p, w, w->row0 + 64 * c->wg + 16 * warp_of(), low, high, c->rows.m, factor, c->unit);
@@ -450,7 +485,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
 /* V of the last key tile that the warpgroup's rows see has been read. */
 static __device__ __forceinline__ void end_values(struct state *c) {
     wgmma_hold(c->o, N_O);
-    arrive_warp(c, V_FREE + 8 * (tiles_of(c) - 1 & 1));
+    free_values(c, tiles_of(c) - 1);
 }
 
 /* No row of the warpgroup sees a key. */
@@ -462,8 +497,8 @@ static __device__ __forceinline__ void no_keys(struct state *c) {
 }
 
 /* Key tiles of tile q_tile of rows that come after those that the warpgroup's rows see. */
-static __device__ __forceinline__ int tiles_left(const struct kp_sdpa_fwd *p, const struct state *c) {
-    const struct work w = work_of(c, q_tile_of(c));
+static __device__ __forceinline__ int tiles_left(const struct kp_sdpa_fwd *p, const struct state *c, uint32_t q_tile) {
+    const struct work w = work_of(c, q_tile);
     return own_tiles(p, c, &w).first - w.first;
 }
 /* Do the warpgroup's rows see the first key tile? */
@@ -485,16 +520,16 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint
 #pragma unroll 1
     do {
         const uint64_t q = take_queries(&c, q_tile_of(&c));
-        int left = 0;
         if (enter_rows(p, &c)) {
             start_scores(s, q, take_keys(&c, tiles_of(&c)));
             end_scores(&c, s);
             for (;;) {
                 loop_keys(p, &c, s, pr);
-                left = tiles_left(p, &c);
+                const int left = tiles_left(p, &c, q_tile_of(&c));
                 next_rows(&c);
                 if (Q_TILES == 1 || left > 0 || !has_work(&c, q_tile_of(&c)) || !sees_first(p, &c)) break;
                 /* S of the next rows is formed under the work on those that are complete */
+                forget(s);
                 start_values(c.o, pr, take_values(&c, tiles_of(&c) - 1));
                 const uint64_t q = take_queries(&c, q_tile_of(&c)), k = take_keys(&c, tiles_of(&c));
                 start_scores(s, q, k);
@@ -511,6 +546,7 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint
             next_rows(&c);
         }
         finish_rows(p, &c, q_tile_of(&c) - 1);
+        const int left = tiles_left(p, &c, q_tile_of(&c) - 1);
         skip_tiles(&c, left, left);
     } while (has_work(&c, q_tile_of(&c)));
     if (c.wg == 0) named_sync(TURN, 256);
@@ -520,8 +556,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
     CFG(const __grid_constant__ struct kp_sdpa_fwd_maps kp) {
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
-        for (int x = 0; x < 2; x++) {
+        for (int x = 0; x < Q_TILES; x++)
             mbar_init(shared + Q_FULL + 8 * x, 1), mbar_init(shared + Q_FREE + 8 * x, 4 * GROUPS + 1);
+        for (int x = 0; x < STAGES; x++) {
             mbar_init(shared + K_FULL + 8 * x, 1), mbar_init(shared + K_FREE + 8 * x, 4 * GROUPS);
             mbar_init(shared + V_FULL + 8 * x, 1), mbar_init(shared + V_FREE + 8 * x, 4 * GROUPS);
         }
