@@ -111,54 +111,112 @@ static __device__ __forceinline__ void stage_keys(const struct group_lists *j, c
     }
 }
 
-/* The same where one range has all n entries, and the empty ones past them. Ends with a barrier. */
+/* Keys of the staged entries e .. e + 3; what comes past the last one has been written, too. */
+template <typename KEY> static __device__ __forceinline__ uint4 staged_keys(const KEY *stage, uint32_t e) {
+    if constexpr (sizeof(KEY) == 4) {
+        return *(const uint4 *)(stage + e);
+    } else {
+        const uint2 x = *(const uint2 *)(stage + e);
+        return make_uint4(x.x & 0xffff, x.x >> 16, x.y & 0xffff, x.y >> 16);
+    }
+}
+/* The entries of staged keys e .. e + 3, which are window + e + ..., in the table; those from n on are none. */
+static __device__ __forceinline__ void enter_keys(uint16_t *table, uint4 key, uint32_t entry, uint32_t n) {
+    if (entry < n) table[key.x] = (uint16_t)entry;
+    if (entry + 1 < n) table[key.y] = (uint16_t)(entry + 1);
+    if (entry + 2 < n) table[key.z] = (uint16_t)(entry + 2);
+    if (entry + 3 < n) table[key.w] = (uint16_t)(entry + 3);
+}
+
+/* Of pairs, the staged keys of the entries window .. window + end - 1, and their bits, which the kinds tell. table:
+ * their entries there, too; the bitmaps in its place are not needed any more. */
 template <typename KEY>
-static __device__ __forceinline__ void emit_whole(const struct group_lists *j, const uint32_t (&start)[KINDS],
+static __device__ __forceinline__ void emit_pairs(const struct group_lists *j, const uint32_t (&start)[KINDS],
+                                                  uint32_t n, uint32_t window, uint32_t end, uint16_t *table) {
+    int32_t *keys = j->out + j->p->keys + window;
+    uint32_t *bits = (uint32_t *)j->out + j->p->bits + window / 16;
+    const bool aligned = !((uintptr_t)keys & 15);
+    for (uint32_t e = threadIdx.x * 4; e < end; e += THREADS * 4) {
+        uint4 key = {NO_KEY, NO_KEY, NO_KEY, NO_KEY};
+        if (window + e < n) {
+            key = staged_keys((const KEY *)j->stage, e);
+            if (table) enter_keys(table, key, window + e, n);
+            if (window + e + 1 >= n) key.y = NO_KEY;
+            if (window + e + 2 >= n) key.z = NO_KEY;
+            if (window + e + 3 >= n) key.w = NO_KEY;
+        }
+        if (aligned)
+            *(uint4 *)(keys + e) = key;
+        else
+            keys[e] = (int32_t)key.x, keys[e + 1] = (int32_t)key.y, keys[e + 2] = (int32_t)key.z,
+            keys[e + 3] = (int32_t)key.w;
+    }
+    for (uint32_t x = threadIdx.x; x < end / 16; x += THREADS) { /* of a block of 64 two words of each query */
+        const uint32_t e0 = window + x / 4 * 64 + x % 2 * 32;
+        const uint32_t to_both = bits_below(start[1], e0), to_first = bits_below(start[2], e0);
+        bits[x] = x % 4 < 2 ? to_first : to_both | (bits_below(n, e0) & ~to_first);
+    }
+}
+
+/* Of larger groups, the same without a table. */
+template <typename KEY>
+static __device__ __forceinline__ void emit_ballots(const struct group_lists *j, uint32_t n, uint32_t window,
+                                                    uint32_t end) {
+    const KEY *stage = (const KEY *)j->stage;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int32_t *to = j->out + j->p->keys + window + threadIdx.x;
+    uint32_t *bits_to = (uint32_t *)j->out + j->p->bits + (window / 64 + warp / 2) * 2 * GROUP + lane * 2 + warp % 2;
+    for (uint32_t e = threadIdx.x; e < end; e += THREADS, to += THREADS, bits_to += THREADS / 32 * GROUP) {
+        const bool own = window + e < n;
+        const uint32_t key = own ? (uint32_t)stage[e] : NO_KEY;
+        const uint32_t *word = j->bitmap + (own ? key / 32 : 0);
+        const uint32_t bit = own ? 1u << (key & 31) : 0;
+        uint32_t mine = 0;
+        *to = (int32_t)key;
+#pragma unroll
+        for (int r = 0; r < GROUP; r++, word += j->words) {
+            const uint32_t bits = __ballot_sync(~0u, *word & bit);
+            if (lane == (uint32_t)r) mine = bits;
+        }
+        if (lane < GROUP) *bits_to = mine;
+    }
+}
+
+/* The same where one range has all n entries, and the empty ones past them. Ends with a barrier. true: the table has
+ * their entries. */
+template <typename KEY>
+static __device__ __forceinline__ bool emit_whole(const struct group_lists *j, const uint32_t (&start)[KINDS],
                                                   uint32_t n) {
     constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(KEY);
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, padded = (n + 127) / 128 * 128;
-    const KEY *stage = (const KEY *)j->stage;
+    const uint32_t padded = (n + 127) / 128 * 128;
+    const bool entered = GROUP == 2 && sizeof(KEY) == 2 && j->p->slots && padded <= STAGE;
     for (uint32_t window = 0; window < padded; window += STAGE) {
         if (n <= STAGE)
             stage_keys<true, KEY>(j, start, window);
         else
             stage_keys<false, KEY>(j, start, window);
+        if (threadIdx.x < 3 && n + threadIdx.x - window < STAGE) ((KEY *)j->stage)[n + threadIdx.x - window] = 0;
         __syncthreads();
-        int32_t *to = j->out + j->p->keys + window + threadIdx.x;
-        uint32_t *bits_to =
-            (uint32_t *)j->out + j->p->bits + (window / 64 + warp / 2) * 2 * GROUP + lane * 2 + warp % 2;
         const uint32_t end = min(STAGE, padded - window);
-        for (uint32_t e = threadIdx.x; e < end; e += THREADS, to += THREADS, bits_to += THREADS / 32 * GROUP) {
-            const bool own = window + e < n;
-            const uint32_t key = own ? (uint32_t)stage[e] : NO_KEY;
-            uint32_t mine = 0;
-            *to = (int32_t)key;
-            if (GROUP == 2) { /* the kinds tell the bits */
-                const uint32_t e0 = window + (e & ~31u);
-                const uint32_t to_both = bits_below(start[1], e0), to_first = bits_below(start[2], e0);
-                mine = lane == 0 ? to_first : to_both | (bits_below(n, e0) & ~to_first);
-            } else {
-                const uint32_t *word = j->bitmap + (own ? key / 32 : 0);
-                const uint32_t bit = own ? 1u << (key & 31) : 0;
-#pragma unroll
-                for (int r = 0; r < GROUP; r++, word += j->words) {
-                    const uint32_t bits = __ballot_sync(~0u, *word & bit);
-                    if (lane == (uint32_t)r) mine = bits;
-                }
-            }
-            if (lane < GROUP) *bits_to = mine;
-        }
+        if (GROUP == 2)
+            emit_pairs<KEY>(j, start, n, window, end, entered ? (uint16_t *)j->bitmap : nullptr);
+        else
+            emit_ballots<KEY>(j, n, window, end);
         __syncthreads();
     }
+    return entered;
 }
 
 /* The entries of keys, in the place of all bits; `entries` of them, the keys of which are staged if they fit. */
 static __device__ __forceinline__ void fill_table(const struct group_lists *j, uint32_t entries) {
     uint16_t *table = (uint16_t *)j->bitmap;
     const uint16_t *stage = (const uint16_t *)j->stage;
-    const bool staged = entries <= KP_MLA_JOIN_STAGE / sizeof *stage;
-    for (uint32_t e = threadIdx.x; e < entries; e += THREADS)
-        table[staged ? stage[e] : (uint32_t)j->out[j->p->keys + e]] = (uint16_t)e;
+    if (entries <= KP_MLA_JOIN_STAGE / sizeof *stage) {
+        for (uint32_t e = threadIdx.x * 4; e < entries; e += THREADS * 4)
+            enter_keys(table, staged_keys(stage, e), e, entries);
+    } else {
+        for (uint32_t e = threadIdx.x; e < entries; e += THREADS) table[(uint32_t)j->out[j->p->keys + e]] = (uint16_t)e;
+    }
     __syncthreads();
 }
 
@@ -222,9 +280,9 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
     if (write_header(j, n)) return true;
     const uint32_t start[KINDS] = {0, range.n[0], range.n[0] + range.n[1]};
     if (j->p->table) {
-        emit_whole<uint16_t>(j, start, n);
+        const bool entered = emit_whole<uint16_t>(j, start, n);
         if (!j->p->slots) return true;
-        fill_table(j, n);
+        if (!entered) fill_table(j, n);
         write_slots<true>(j, start);
     } else {
         emit_whole<uint32_t>(j, start, n);
