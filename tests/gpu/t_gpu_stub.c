@@ -305,11 +305,11 @@ static void lists_of_a_dist_joined(void **state) {
         !attn_cuda_variant_find("attn_joined_work_smxx_any") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
-    /* 4 heads and fewer take half of the columns */
+    /* a CTA a multiprocessor: the last groups are shared by tiles */
     assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16",
-                    "join_sm80_i32_g8, ed_work_smxx_any, main 38, _apart_sm90_bf16_d576, ");
+                    "join_sm80_i32_g8, ed_work_smxx_any, main 132, _apart_sm90_bf16_d576, ");
     assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16 group=16",
-                    "ed_work_smxx_any, main 19, _apart_sm90_bf16_d576, ");
+                    "ed_work_smxx_any, main 132, _apart_sm90_bf16_d576, ");
     assert_chosen("dist hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("dist hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("dist hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, plain);

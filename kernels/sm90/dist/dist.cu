@@ -91,7 +91,7 @@ struct piece {
     int first, last; /* tiles of the item that the list has from first to last - 1 */
     struct slots s;
     struct joined_group g; /* JOINED, and its number */
-    int number;
+    int number, whole;     /* whole: all of the group's tiles */
 };
 /* Which query of the group, and which of its heads, column `column` of the product is. */
 struct column {
@@ -160,6 +160,10 @@ struct keys {
 };
 static __device__ __forceinline__ void find_keys(struct keys *r, const struct slots *s, struct indices idx) {
     r->idx = idx;
+    if (JOINED) {
+        r->idx.lo = max(idx.lo, 0), r->idx.hi = max(idx.hi, 0);
+        return;
+    }
     r->mask[0] = __ballot_sync(~0u, slot_valid(s, idx.lo));
     r->mask[1] = __ballot_sync(~0u, slot_valid(s, idx.hi));
 }
@@ -182,11 +186,11 @@ static __device__ __forceinline__ uint32_t free_of(uint32_t shared, uint32_t rin
 /* Wait for the ring's next place, which group x of the tile takes; where the thread's chunks go. */
 static __device__ __forceinline__ uint32_t begin_fill(struct producer *c, const struct keys *r, int x) {
     mbar_wait(free_of(c->shared, c->ring, c->next.at), c->next.parity ^ 1);
-    if ((threadIdx.x & 63) == 0) {
+    if (!JOINED && (threadIdx.x & 63) == 0) {
         if (x == 0) shared_store32x2(c->shared + MASK_AT + 8 * c->ring, r->mask[0], r->mask[1]);
         mbar_arrive(full_of(c->shared, c->ring, c->next.at));
     }
-    __syncwarp();
+    if (!JOINED) __syncwarp();
     return c->shared + RINGS_AT + (c->ring * RING + c->next.at) * PLACE + c->lane_at;
 }
 static __device__ __forceinline__ void end_fill(struct producer *c, int wide) {
@@ -243,7 +247,7 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
     const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * PLACE) + c->ring * 4096 * HALVES + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
     if (JOINED && x == 0 && threadIdx.x == 256) { /* both warpgroups have read of the last group */
-        shared_store32x2(c->shared + GROUP_AT, (uint32_t)y->number, (uint32_t)y->last);
+        shared_store32x2(c->shared + GROUP_AT, (uint32_t)y->number, (uint32_t)(y->first | y->last << 16));
         mbar_arrive(c->shared + GROUP_FULL);
     }
     const int first = (int)c->ring * 32 * HALVES + (t >> 3); /* head of the thread's first row */
@@ -281,7 +285,7 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
 
 static __device__ __forceinline__ void fill_tile(struct producer *c, const struct keys *r, const struct kp_view *kv,
                                                  const uint16_t *base) {
-    if ((JOINED || kv->chunk == 16) && (r->mask[0] & r->mask[1]) == ~0u) {
+    if (JOINED || (kv->chunk == 16 && (r->mask[0] & r->mask[1]) == ~0u)) {
         const uint16_t *from[8];
         find_rows(from, r, kv, base);
 #pragma unroll
@@ -292,14 +296,14 @@ static __device__ __forceinline__ void fill_tile(struct producer *c, const struc
     }
 }
 /* The first tile of an item, if this ring has it, and Q, which waits longer: for both warpgroups. A ring that does not
- * hold the tile gets slice by slice of both, as one of JOINED does, which is slower else (measured). */
-constexpr int KEYS_FIRST = RING >= STEPS && !JOINED;
+ * hold the tile gets slice by slice of both. */
+constexpr int KEYS_FIRST = RING >= STEPS;
 static __device__ __forceinline__ void fill_first(struct producer *c, const struct keys *r, const params *kp,
                                                   const struct piece *w, const uint16_t *base, int own) {
     const struct kp_mla *p = &kp->in;
     if (KEYS_FIRST) {
         if (own) fill_tile(c, r, &p->kv, base);
-    } else if (own && (JOINED || p->kv.chunk == 16) && (r->mask[0] & r->mask[1]) == ~0u) {
+    } else if (own && p->kv.chunk == 16 && (r->mask[0] & r->mask[1]) == ~0u) {
         const uint16_t *from[8];
         find_rows(from, r, &p->kv, base);
 #pragma unroll 1
@@ -415,7 +419,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS]
     for (int x = 0; x < STEPS; x++) {
         if (first) mbar_wait(c->shared + Q_FULL + 8 * (uint32_t)x, c->round_q & 1);
         mbar_wait(full_of(c->shared, WG, c->next.at), c->next.parity);
-        if (x == 0) {
+        if (x == 0 && !JOINED) {
             mask[0] = shared_load32(c->shared + MASK_AT + 8 * WG);
             mask[1] = shared_load32(c->shared + MASK_AT + 8 * WG + 4);
         }
@@ -543,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
             mbar_init(shared + Q_FREE + 8 * x, 8);
         }
         for (uint32_t x = 0; x < 2 * RING; x++) {
-            mbar_init(shared + FULL + 8 * x, PRODUCERS + 1);
+            mbar_init(shared + FULL + 8 * x, PRODUCERS + !JOINED);
             mbar_init(shared + FREE + 8 * x, 4);
         }
         if (JOINED) mbar_init(shared + GROUP_FULL, 1);

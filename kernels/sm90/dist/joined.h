@@ -2,67 +2,95 @@
  * Part of dist.cu over joined lists, included by it: which group comes next, and values of entries that become values
  * of slots, by the list's map from slots to entries; an invalid slot gets 0.
  *
- * The values of a group stand in one of two buffers of the CTA in memory, small enough for the caches. Producers move a
- * share of them after each tile that they bring for the next group, while its places are in use. The CTA's last group
+ * CTA c takes groups c, c + grid, ...; the tiles of what is left over at the end are shared evenly: a CTA has a run of
+ * them, which may begin and end within a group. A piece is a group, or what a group has of that run: it has the values
+ * of its entries, and writes the slots that name these; a group's first piece invalid slots, too.
+ *
+ * The values of a piece stand in one of two buffers of the CTA in memory, small enough for the caches. Producers move a
+ * share of them after each tile that they bring for the next piece, while its places are in use. The CTA's last piece
  * is moved by all warps.
  *
- * A group's number, length and first keys are loaded while the group before is worked on. Producers tell consumers of
- * each group with entries. */
+ * A piece's number, end and first keys are loaded while the piece before is worked on. Producers tell consumers of each
+ * piece. */
 #ifndef ATTN_SM90_DIST_JOINED_H
 #define ATTN_SM90_DIST_JOINED_H
 
 constexpr uint32_t NO_SLOT = 0xffff;
 
-/* ------------------------------------------------------------------ groups ------------------------- */
+/* ------------------------------------------------------------------ pieces ------------------------- */
 
-/* The numbers of the CTA's next two groups, -1: none, and the entries of the first; where the second stands among the
- * launch's groups, and how many these are. */
+/* The CTA's next piece and the one after it: place of its group in the launch's list of joined ones, -1: there is none;
+ * the group's number and tiles, and the piece's first one. Places below `whole` are of whole groups, one a round; of
+ * what is left over the CTA has still `left` tiles to take, the first of which is tile `start_tile` of the group at
+ * place `start`. */
 struct ahead {
-    int number[2], entries, second, all;
+    int whole, left, start, start_tile;
+    int place[2], number[2], tiles[2], first;
 };
-static __device__ __forceinline__ int number_of(const params *kp, const struct ahead *a, int place) {
-    if (place >= a->all) return -1;
-    return kp->work ? ((const int32_t *)kp->work)[KP_JOINED_WORK_LISTS + place] : (int)kp->from + place;
+/* Once the next piece is known: the one after it. */
+static __device__ __forceinline__ void look_at_second(const params *kp, struct ahead *a) {
+    const int32_t *groups = (const int32_t *)kp->work + KP_JOINED_WORK_LISTS,
+                  *tiles = groups + (kp->until - kp->from) * (1 + kp->joined.group);
+    int place = a->place[0];
+    a->first = place == a->start ? a->start_tile : 0;
+    if (place >= a->whole) {
+        place = a->left > a->tiles[0] - a->first ? place + 1 : -1;
+    } else if (place >= 0) {
+        place += (int)gridDim.x;
+        if (place >= a->whole) place = a->left ? a->start : -1;
+    }
+    a->place[1] = place;
+    a->number[1] = a->tiles[1] = 0;
+    if (place >= 0) a->number[1] = groups[place], a->tiles[1] = tiles[place];
+}
+static __device__ __forceinline__ struct ahead look_ahead(const params *kp) {
+    const int32_t *work = (const int32_t *)kp->work, *groups = work + KP_JOINED_WORK_LISTS;
+    const int n = (int)(kp->until - kp->from);
+    const int32_t *tiles = groups + (int64_t)n * (1 + kp->joined.group), *starts = tiles + n + 2 * blockIdx.x;
+    const uint32_t over = (uint32_t)work[KP_JOINED_WORK_TILES];
+    struct ahead a = {};
+    a.whole = (int)((uint32_t)work[KP_JOINED_WORK_GROUPS] / gridDim.x * gridDim.x);
+    a.left = (int)(over * (blockIdx.x + 1) / gridDim.x - over * blockIdx.x / gridDim.x);
+    a.start = -1;
+    if (a.left) a.start = starts[0], a.start_tile = starts[1];
+    const int place = a.whole ? (int)blockIdx.x : a.start;
+    a.place[0] = place;
+    if (place >= 0) a.number[0] = groups[place], a.tiles[0] = tiles[place];
+    look_at_second(kp, &a);
+    return a;
 }
 static __device__ __forceinline__ const int32_t *words_of(const params *kp, int number) {
     return joined_group_of(&kp->joined, kp->in.seq_q, number).words;
 }
-static __device__ __forceinline__ int length_of(const params *kp, int number) {
-    return number < 0 ? 0 : words_of(kp, number)[KP_JOINED_ENTRIES];
-}
-static __device__ __forceinline__ struct ahead look_ahead(const params *kp) {
-    struct ahead a;
-    a.all = kp->work ? ((const int32_t *)kp->work)[KP_JOINED_WORK_GROUPS] : (int)(kp->until - kp->from);
-    a.second = (int)(blockIdx.x + gridDim.x);
-    a.number[0] = number_of(kp, &a, (int)blockIdx.x), a.number[1] = number_of(kp, &a, a.second);
-    a.entries = length_of(kp, a.number[0]);
-    return a;
-}
-/* Nonzero if there is another group. */
-static __device__ __forceinline__ int next_group(const params *kp, struct ahead *a, struct piece *x) {
+/* Nonzero if there is another piece. */
+static __device__ __forceinline__ int next_piece(const params *kp, struct ahead *a, struct piece *x) {
+    if (a->place[0] < 0) return 0;
     x->number = a->number[0];
-    if (x->number < 0) return 0;
     x->g = joined_group_of(&kp->joined, kp->in.seq_q, x->number);
     x->w.head = 0, x->w.b = x->g.b, x->w.i = x->g.query;
+    x->first = a->first, x->last = a->tiles[0];
+    if (a->place[0] >= a->whole) {
+        x->last = min(x->last, x->first + a->left);
+        a->left -= x->last - x->first;
+    }
+    x->whole = x->first == 0 && x->last == a->tiles[0];
     x->s.idx = x->g.words + kp->joined.keys;
-    x->s.n = a->entries;
+    x->s.n = 64 * x->last;
     x->s.keys = (uint32_t)kp->in.seq_k;
-    x->first = 0, x->last = (x->s.n + 63) / 64;
-    a->second += (int)gridDim.x;
-    a->number[0] = a->number[1], a->number[1] = number_of(kp, a, a->second);
-    a->entries = length_of(kp, a->number[0]);
+    a->place[0] = a->place[1], a->number[0] = a->number[1], a->tiles[0] = a->tiles[1];
+    look_at_second(kp, a);
     return 1;
 }
-/* Of the group after this one, tile t, 0 or 1: lists are written in blocks of two tiles. */
-static __device__ __forceinline__ struct indices first_keys(const params *kp, const struct ahead *a, uint32_t t) {
-    if (a->number[0] < 0) return {-1, -1};
-    const int32_t *from = words_of(kp, a->number[0]) + kp->joined.keys + t * 64 + (threadIdx.x & 31);
+/* Of the piece after this one, tile t, 0 or 1. */
+static __device__ __forceinline__ struct indices first_keys(const params *kp, const struct ahead *a, int t) {
+    if (a->place[0] < 0 || a->first + t >= a->tiles[0]) return {-1, -1};
+    const int32_t *from = words_of(kp, a->number[0]) + kp->joined.keys + (a->first + t) * 64 + ((int)threadIdx.x & 31);
     return {from[0], from[32]};
 }
 
 /* ------------------------------------------------------------------ values ------------------------- */
 
-/* Of the CTA's n-th group with entries, from 0: its buffer, and its barriers' phase. */
+/* Of the CTA's n-th piece, from 0: its buffer, and its barriers' phase. */
 static __device__ __forceinline__ float *values_of(const params *kp, uint32_t n) {
     return (float *)kp->values + ((int64_t)blockIdx.x * 2 + (n & 1)) * kp->joined.group * kp->row;
 }
@@ -74,114 +102,210 @@ static __device__ __forceinline__ void wait_buffer(uint32_t shared, uint32_t n) 
     mbar_wait(shared + VALUES_FREE + 8 * (n & 1), (n >> 1 & 1) ^ 1);
 }
 
-/* Pairs of slots of a query. */
-static __device__ __forceinline__ int pairs_of(const params *kp) { return recompute(kp->in.topk + 1) / 2; }
-
-/* Of the group's pairs N, those below `end`: first, first + step, ... */
-template <int N>
-static __device__ __forceinline__ void move_pairs(const params *kp, const struct joined_group *g, const float *values,
-                                                  int first, int step, int end) {
-    const int pairs = pairs_of(kp);
-    float value[N][2];
-    int query[N];
-    uint32_t pair[N];
+/* What a piece writes: of group `number` slots of the entries low .. low + n - 1; whole: those are all of it. */
+struct piece_slots {
+    int number, whole;
+    uint32_t low, n;
+};
+static __device__ __forceinline__ struct piece_slots slots_of_piece(const struct piece *x) {
+    return {x->number, x->whole, (uint32_t)x->first * 64, (uint32_t)(x->last - x->first) * 64};
+}
+/* Slot `slot` of the group's query `query`, a multiple of 4, and the three after it. */
+struct quad {
+    int query, slot;
+};
+/* The map from slots to entries of a group of `queries`, and their rows of dist. */
+struct group_slots {
+    int queries;
+    const int32_t *map;
+    float *dist;
+};
+static __device__ __forceinline__ struct group_slots group_slots_of(const params *kp, const struct joined_group *g) {
+    return {g->queries, g->words + kp->joined.slots,
+            (float *)kp->dist.data + g->b * kp->dist.batch + g->query * kp->dist.row};
+}
+/* Entries of four slots, two in a word; all bits set where there is none. */
+static __device__ __forceinline__ uint2 load_entries(const params *kp, const struct group_slots *g, struct quad q) {
+    if (q.slot >= kp->in.topk || q.query >= g->queries) return make_uint2(~0u, ~0u);
+    const int32_t *from = g->map + q.query * kp->joined.slots_row + q.slot / 2;
+    if (!((uintptr_t)from & 7)) return *(const uint2 *)from;
+    return make_uint2((uint32_t)from[0], (uint32_t)from[1]);
+}
+static __device__ __forceinline__ uint32_t entry_of_quad(uint2 entries, int e) {
+    return (e < 2 ? entries.x : entries.y) >> 16 * (e & 1) & 0xffff;
+}
+/* Their values, and in a bit each which of them the piece writes. */
+static __device__ __forceinline__ uint32_t load_values(const params *kp, const struct piece_slots *s,
+                                                       const float *values, struct quad q, uint2 entries,
+                                                       float (&value)[4]) {
+    const float *from = values + q.query * (int64_t)kp->row;
+    if (s->whole) {
 #pragma unroll
-    for (int x = 0; x < N; x++) {
-        const int i = first + x * step;
-        query[x] = (int)((uint32_t)i / (uint32_t)pairs);
-        pair[x] = ~0u;
-        if (i < end)
-            pair[x] = (uint32_t)g->words[kp->joined.slots + query[x] * kp->joined.slots_row + i - query[x] * pairs];
-    }
-#pragma unroll
-    for (int x = 0; x < N; x++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const uint32_t entry = e ? pair[x] >> 16 : pair[x] & 0xffff;
-            value[x][e] = entry == NO_SLOT ? 0 : values[query[x] * (int64_t)kp->row + entry];
+        for (int e = 0; e < 4; e++) {
+            const uint32_t entry = entry_of_quad(entries, e);
+            value[e] = 0;
+            if (entry != NO_SLOT) value[e] = from[entry];
         }
-#pragma unroll
-    for (int x = 0; x < N; x++) {
-        const int i = first + x * step, t = 2 * (i - query[x] * pairs);
-        float *to = (float *)kp->dist.data + g->b * kp->dist.batch + (g->query + query[x]) * kp->dist.row + t;
-        if (i < end) to[0] = value[x][0];
-        if (i < end && t + 1 < kp->in.topk) to[1] = value[x][1];
+        return 15;
     }
+    uint32_t has = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const uint32_t entry = entry_of_quad(entries, e);
+        const int own = entry - s->low < s->n;
+        value[e] = 0;
+        if (own) value[e] = from[entry];
+        has |= (uint32_t)(own || (entry == NO_SLOT && s->low == 0)) << e;
+    }
+    return has;
+}
+static __device__ __forceinline__ void write_values(const params *kp, const struct group_slots *g, struct quad q,
+                                                    const float (&value)[4], uint32_t has) {
+    const int rest = kp->in.topk - q.slot;
+    if (rest <= 0 || q.query >= g->queries) return;
+    float *to = g->dist + q.query * kp->dist.row + q.slot;
+    if (has == 15 && rest >= 4 && !((uintptr_t)to & 15)) {
+        *(float4 *)to = make_float4(value[0], value[1], value[2], value[3]);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < rest && has >> e & 1) to[e] = value[e];
 }
 
-/* What producers have still to move of the last group: 4 pairs a thread, `n` times; it was the CTA's filled-th. */
+/* What producers have still to move of the last piece, the CTA's filled-th, in steps of STEP_SLOTS slots of a query:
+ * each loads the entries of 8 slots a thread, the values of the 8 of the step before, and writes those of the one
+ * before that. What it loads comes while the next tile is brought, so that nobody waits for it. */
+constexpr int PARTS_OF_STEP = 2, PART_SLOTS = 4 * 2 * (int)PRODUCERS, STEP_SLOTS = PARTS_OF_STEP * PART_SLOTS;
 struct slots_left {
-    int number, n, moved;
+    struct piece_slots s;
+    struct group_slots g;
+    int steps, done;
     uint32_t filled;
+    struct quad next, loaded,
+        valued; /* of the step, of the one before, and of the one before that, but for the thread */
+    uint2 entries[PARTS_OF_STEP];
+    float value[PARTS_OF_STEP][4];
+    uint32_t has;
 };
-constexpr int MOVED = 4 * 2 * (int)PRODUCERS; /* pairs at a time */
+static __device__ __forceinline__ void begin_slots(const params *kp, struct slots_left *x, const struct piece *y) {
+    x->s = slots_of_piece(y), x->g = group_slots_of(kp, &y->g);
+    x->done = 0, x->filled++;
+    x->steps = y->g.queries * ((kp->in.topk + STEP_SLOTS - 1) / STEP_SLOTS) + 2;
+    x->next = {0, 0};
+}
+static __device__ __forceinline__ struct quad of_thread(struct quad q, int part) {
+    q.slot += part * PART_SLOTS + 4 * (recompute((int)threadIdx.x) & 127);
+    return q;
+}
 static __device__ __forceinline__ void bring_slots(const params *kp, struct slots_left *x, uint32_t shared, int share) {
-    if (x->n == 0) return;
-    if (x->moved == 0) wait_values(shared, x->filled);
-    const struct joined_group g = joined_group_of(&kp->joined, kp->in.seq_q, recompute(x->number));
+    if (x->steps == 0) return;
     const float *values = values_of(kp, (uint32_t)recompute((int)x->filled));
-    const int thread = recompute((int)threadIdx.x) & 127;
 #pragma unroll 1
-    for (; share > 0 && x->n > 0; share--, x->n--, x->moved++)
-        move_pairs<4>(kp, &g, values, MOVED * x->moved + thread, 2 * PRODUCERS, g.queries * pairs_of(kp));
-    if (x->n > 0) return;
+    for (; share > 0 && x->steps > 0; share--, x->steps--, x->done++) {
+        if (x->done == 1) wait_values(shared, x->filled);
+        if (x->done >= 2)
+#pragma unroll
+            for (int i = 0; i < PARTS_OF_STEP; i++)
+                write_values(kp, &x->g, of_thread(x->valued, i), x->value[i], x->has >> 4 * i & 15);
+        x->has = 0;
+        if (x->done >= 1)
+#pragma unroll
+            for (int i = 0; i < PARTS_OF_STEP; i++)
+                x->has |= load_values(kp, &x->s, values, x->loaded, x->entries[i], x->value[i]) << 4 * i;
+#pragma unroll
+        for (int i = 0; i < PARTS_OF_STEP; i++) x->entries[i] = load_entries(kp, &x->g, of_thread(x->next, i));
+        x->valued = x->loaded, x->loaded = x->next;
+        x->next.slot += STEP_SLOTS;
+        if (x->next.slot >= kp->in.topk) x->next.slot = 0, x->next.query++;
+    }
+    if (x->steps > 0) return;
     __syncwarp();
     if ((threadIdx.x & 31) == 0) mbar_arrive(shared + VALUES_FREE + 8 * (x->filled & 1));
 }
-/* All threads: of the CTA's last group with entries, number `number` and its n-th. */
-static __device__ __forceinline__ void bring_last_slots(const params *kp, uint32_t shared, int number, uint32_t n) {
-    const struct joined_group g = joined_group_of(&kp->joined, kp->in.seq_q, number);
+/* All threads: of the CTA's last piece, its n-th. */
+static __device__ __forceinline__ void bring_last_slots(const params *kp, uint32_t shared, const struct piece_slots s,
+                                                        uint32_t n) {
+    constexpr int N = 4;
+    const struct joined_group group = joined_group_of(&kp->joined, kp->in.seq_q, s.number);
+    const struct group_slots g = group_slots_of(kp, &group);
     const float *values = values_of(kp, n);
-    const int end = g.queries * pairs_of(kp);
+    const int quads = (kp->in.topk + 3) / 4, all = g.queries * quads;
     wait_values(shared, n);
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < end; i += 8 * KP_MLA_FWD_SM90_THREADS)
-        move_pairs<8>(kp, &g, values, i, KP_MLA_FWD_SM90_THREADS, end);
-}
-/* Producers: of a group without entries. */
-static __device__ __forceinline__ void clear_slots(const params *kp, const struct joined_group *g) {
-    for (int query = 0; query < g->queries; query++) {
-        float *to = (float *)kp->dist.data + g->b * kp->dist.batch + (g->query + query) * kp->dist.row;
-        for (int t = (int)threadIdx.x & 127; t < kp->in.topk; t += 128) to[t] = 0;
+    for (int first = (int)threadIdx.x; first < all; first += N * KP_MLA_FWD_SM90_THREADS) {
+        float value[N][4];
+        uint32_t has[N];
+        uint2 entries[N];
+        struct quad q[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int at_quad = first + i * KP_MLA_FWD_SM90_THREADS;
+            q[i].query = at_quad / quads;
+            q[i].slot = 4 * (at_quad - q[i].query * quads);
+            entries[i] = load_entries(kp, &g, q[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) has[i] = load_values(kp, &s, values, q[i], entries[i], value[i]);
+#pragma unroll
+        for (int i = 0; i < N; i++) write_values(kp, &g, q[i], value[i], has[i]);
     }
 }
 
+/* Lanes d apart share N sums of theirs: the one with `upper` set keeps the upper half of the indices. */
+template <int N> static __device__ __forceinline__ void share_sums(float *x, int upper, int d) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const float own = upper ? x[i + N / 2] : x[i], other = upper ? x[i] : x[i + N / 2];
+        x[i] = own + __shfl_xor_sync(~0u, other, d);
+    }
+}
+/* From x[j][r], the sums of a lane's two columns of block j for entries g, g + 8, to sums over each query's
+ * 2^SHIFT heads, and to their places: each lane of a quad writes those of some queries. */
+template <int SHIFT>
+static __device__ __forceinline__ void store_sums(const params *kp, float x[16], int t, float *values) {
+    constexpr int BLOCKS = SHIFT > 3 ? 1 << (SHIFT - 3) : 1, N = 8 / BLOCKS; /* blocks of a query; N queries or pairs */
+#pragma unroll
+    for (int size = 4; size >= N; size /= 2)
+#pragma unroll
+        for (int j = 0; j < size; j++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) x[2 * j + r] = x[4 * j + r] + x[4 * j + 2 + r];
+    share_sums<2 * N>(x, t & 1, 1);
+    constexpr int KEPT = SHIFT > 2 ? N / 2 : N; /* sums of a lane */
+    if (SHIFT > 2) share_sums<N>(x, t >> 1, 2);
+    if (SHIFT == 5) { /* a query for the lanes of either parity, one entry of two a lane */
+        if ((t & 1) < kp->joined.group) values[(t & 1) * (int64_t)kp->row + 8 * (t >> 1)] = x[0] * kp->factor;
+        return;
+    }
+    const int first = SHIFT == 2 ? 8 * (t & 1) + (t >> 1) : N / 2 * (t & 1) + N / 4 * (t >> 1);
+    constexpr int APART = SHIFT == 2 ? 2 : 1; /* numbers of the lane's queries */
+    float *to = values + first * (int64_t)kp->row;
+#pragma unroll
+    for (int i = 0; i < KEPT; i++, to += i & 1 ? 0 : APART * kp->row)
+        if (first + i / 2 * APART < kp->joined.group) to[8 * (i & 1)] = x[i] * kp->factor;
+}
 /* The sums over each query's heads for entries g, g + 8 of the warp, to values of the tile's first entry on. A lane has
  * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two or four j of a quad, or in two lanes of one j. */
-static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS], uint32_t lse_at,
-                                                     const params *kp, float *values) {
-    const int t = c->lane & 3, shift = kp->joined.shift;
-    float sum[8][2];
+static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS],
+                                                     const float2 (&lses)[8], const params *kp, float *values) {
+    const int t = c->lane & 3;
+    float sum[16];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const float2 lse = shared_load_pair(lse_at + 8 * (uint32_t)t + 32 * (uint32_t)j);
+        const float2 lse = lses[j]; /* of columns 8 j + 2 t + {0, 1} */
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float x = exp2_fast(__fmaf_rn(s[4 * j + 2 * r], kp->in.scale_log2, -lse.x)),
                         y = exp2_fast(__fmaf_rn(s[4 * j + 2 * r + 1], kp->in.scale_log2, -lse.y));
-            sum[j][r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
+            sum[2 * j + r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
         }
     }
-#pragma unroll
-    for (int size = 4; size >= 2; size /= 2) /* 16, then 32 columns a query */
-        if (shift > (size == 4 ? 3 : 4)) {
-#pragma unroll
-            for (int j = 0; j < size; j++)
-                sum[j][0] = sum[2 * j][0] + sum[2 * j + 1][0], sum[j][1] = sum[2 * j][1] + sum[2 * j + 1][1];
-        }
-    const int queries = shift > 3 ? 64 >> shift : 8; /* as many sums */
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        if (j >= queries) break;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float x = sum[j][r] + __shfl_xor_sync(~0u, sum[j][r], 1);
-            const float other = __shfl_xor_sync(~0u, x, 2);
-            if (shift > 2) x += other;
-            const int query = shift > 2 ? j : 2 * j + (t >> 1);
-            const int writes = shift > 2 ? t == (j & 3) : !(t & 1);
-            if (writes && query < kp->joined.group) values[query * (int64_t)kp->row + 8 * r] = x * kp->factor;
-        }
+    switch (kp->joined.shift) {
+    case 2: store_sums<2>(kp, sum, t, values); break;
+    case 3: store_sums<3>(kp, sum, t, values); break;
+    case 4: store_sums<4>(kp, sum, t, values); break;
+    default: store_sums<5>(kp, sum, t, values);
     }
 }
 
@@ -192,29 +316,25 @@ static __device__ __forceinline__ void produce(const params *kp, const struct wo
     struct producer c = start_producer(shared);
     uint32_t n = 0; /* tiles of the CTA so far */
     struct piece x;
-    struct slots_left left = {0, 0, 0, ~0u};
+    struct slots_left left = {};
+    left.filled = ~0u;
     struct ahead a = look_ahead(kp);
-    struct indices keys = first_keys(kp, &a, c.ring);
-    while (next_group(kp, &a, &x)) {
-        const uint32_t own = (n ^ c.ring) & 1; /* this ring's first tile */
-        n += (uint32_t)x.last;
+    struct indices keys = first_keys(kp, &a, (int)c.ring);
+    while (next_piece(kp, &a, &x)) {
+        int t = x.first + (int)((n ^ c.ring) & 1); /* this ring's first tile */
+        n += (uint32_t)(x.last - x.first);
         struct indices next = keys;
-        keys = first_keys(kp, &a, (n ^ c.ring) & 1);
-        if (x.last == 0) {
-            clear_slots(kp, &x.g);
-            continue;
-        }
+        keys = first_keys(kp, &a, (int)((n ^ c.ring) & 1));
         const uint16_t *base = (const uint16_t *)p->kv.data + x.w.b * p->kv.batch + ((int)threadIdx.x & 7) * 8;
-        int t = (int)own;
         const int rest = (x.last - t - 1) / 2; /* tiles after the first */
-        const int share = rest > 0 ? (left.n + rest - 1) / rest : left.n;
+        const int share = rest > 0 ? (left.steps + rest - 1) / rest : left.steps;
         struct keys r;
         find_keys(&r, &x.s, next);
         next = load_indices(&x.s, t + 2);
         fill_first(&c, &r, kp, &x, base, t < x.last);
         c.round_q++;
 #pragma unroll 1
-        for (t += 2; t < x.last || left.n; t += 2) {
+        for (t += 2; t < x.last || left.steps; t += 2) {
             if (t < x.last) {
                 find_keys(&r, &x.s, next);
                 next = load_indices(&x.s, t + 2);
@@ -222,37 +342,43 @@ static __device__ __forceinline__ void produce(const params *kp, const struct wo
             }
             bring_slots(kp, &left, shared, share);
         }
-        left = {x.number, (x.g.queries * pairs_of(kp) + MOVED - 1) / MOVED, 0, left.filled + 1};
+        begin_slots(kp, &left, &x);
     }
     if (threadIdx.x == 256) {
         mbar_wait(shared + Q_FREE, (c.round_q & 1) ^ 1);
-        shared_store32x2(shared + GROUP_AT, (uint32_t)left.number, 0);
+        shared_store32x2(shared + GROUP_AT, 0, 0);
         mbar_arrive(shared + GROUP_FULL);
     }
-    if (left.n) bring_last_slots(kp, shared, left.number, left.filled);
+    if (left.steps) bring_last_slots(kp, shared, left.s, left.filled);
 }
 
+constexpr int LSE_KEPT = PARTS < 4; /* in registers from tile to tile */
 template <int WG> static __device__ __forceinline__ void consume(const params *kp, const struct work, uint32_t shared) {
     struct state c = start_consumer(shared);
     const int head = (int)threadIdx.x & 127;
-    uint32_t n = 0, odd = 0; /* tiles of the CTA, groups of the warpgroup so far */
+    uint32_t n = 0, odd = 0; /* tiles of the CTA, pieces of the warpgroup so far */
+    struct piece_slots slots = {};
     for (;; c.round_q++) {
         mbar_wait(shared + GROUP_FULL, c.round_q & 1);
-        const uint2 group = shared_load32x2(shared + GROUP_AT);
-        if (group.y == 0) {
-            if (c.round_q) bring_last_slots(kp, shared, (int)group.x, c.round_q - 1);
+        const uint2 told = shared_load32x2(shared + GROUP_AT);
+        if (told.y == 0) {
+            if (c.round_q) bring_last_slots(kp, shared, slots, c.round_q - 1);
             return;
         }
         struct piece x;
-        x.g = joined_group_of(&kp->joined, kp->in.seq_q, (int)group.x);
+        x.number = (int)told.x;
+        x.g = joined_group_of(&kp->joined, kp->in.seq_q, x.number);
         x.w = {x.g.b, x.g.query, 0};
-        x.last = (int)group.y;
-        int t = (int)((n ^ WG) & 1), first = 1;
-        n += group.y;
+        x.first = (int)(told.y & 0xffff), x.last = (int)(told.y >> 16);
+        x.whole = 0; /* as well as not told */
+        slots = slots_of_piece(&x);
+        int t = x.first + (int)((n ^ WG) & 1), first = 1;
+        n += (uint32_t)(x.last - x.first);
         const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * 64 * 4;
         odd += t < x.last;
         const uint32_t lse = load_lse(kp, &x, head);
         float *to = values_of(kp, c.round_q) + c.warp * 16 + (c.lane >> 2);
+        float2 lses[8];
 #pragma unroll 1
         for (; t < x.last; t += 2) {
             float s[SUMS];
@@ -263,8 +389,11 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
                 wait_buffer(shared, c.round_q);
                 named_sync(1 + WG, 128);
             }
+            if (first || !LSE_KEPT)
+#pragma unroll
+                for (uint32_t j = 0; j < 8; j++) lses[j] = shared_load_pair(lse_at + 8 * (c.lane & 3) + 32 * j);
             first = 0;
-            store_queries(&c, s, lse_at, kp, to + t * 64);
+            store_queries(&c, s, lses, kp, to + t * 64);
         }
         if (first) pass_q(&c);
         arrive_warp(&c, shared + VALUES_FULL + 8 * (c.round_q & 1));

@@ -27,11 +27,11 @@ static struct geometry lay_out(const struct attn_core_device *dev, const attn_pr
     struct geometry g = {.group = attn_cuda_mla_joined_group(p, columns(p))};
     if (!g.group || p->batch <= 0) return g;
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
-    g.grid = attn_cuda_lesser(attn_cuda_limits_of(dev)->n_sms, g.groups);
+    g.grid = attn_cuda_lesser(attn_cuda_limits_of(dev)->n_sms, 2048);
     g.row = attn_cuda_blocks(g.group * p->topk, 128) * 128;
     g.listed = attn_cuda_mla_joined_listed(p, columns(p), g.grid);
     g.work = attn_cuda_mla_joined_bytes(dev, p, columns(p), g.listed);
-    g.values = g.work + attn_cuda_mla_joined_work_bytes(p, columns(p), g.listed);
+    g.values = g.work + attn_cuda_mla_joined_work_bytes(p, columns(p), g.listed, g.grid);
     g.end = g.values + (uint64_t)(g.grid * 2 * g.group * g.row) * sizeof(float);
     return g;
 }
@@ -47,17 +47,18 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_refuse_image(dev, attn_cuda_mla_joined_work_symbol, 0, why);
 }
 
-/* Rounds of groups, tiles as in dist_sm90.c. */
+/* Groups of a CTA, one at least: few of them belong to the kernel that cuts queries into parts without joining. Tiles
+ * as in dist_sm90.c. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
     if (!g.groups) return 1e-6;
-    const double entries = attn_cuda_mla_joined_entries(p, g.group), rounds = (double)(g.groups / g.grid + 1);
+    const double entries = attn_cuda_mla_joined_entries(p, g.group), rounds = (double)g.groups / (double)g.grid;
     return (double)(g.groups / g.listed + 1) * 1e-5 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) +
            attn_cuda_mla_joined_time(dev, p, columns(p)) +
-           rounds * (2e-6 + (entries / 64 + 0.5) * 1.3e-6 * c->joined.dim / 576);
+           (rounds > 1 ? rounds : 1) * (2e-6 + (entries / 64 + 0.5) * 1.35e-6 * c->joined.dim / 576);
 }
 
 static int64_t group_of(const struct attn_kernel *k, const attn_problem *p) {
@@ -74,10 +75,8 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct config *c = k->impl;
     const uint32_t shared = (uint32_t)KP_DIST_SM90_SHARED(c->joined.dim, 1);
     attn_status status = attn_cuda_dist_prepare(dev, c->joined.symbol, shared, p);
-    if (!status && attn_cuda_mla_joined_any_apart(p, columns(p))) {
-        status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->apart), shared);
-        if (!status) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_mla_joined_work_symbol), 0);
-    }
+    if (!status) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->apart), shared);
+    if (!status) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_mla_joined_work_symbol), 0);
     return status ? status : attn_cuda_mla_joined_prepare(dev, p, columns(p));
 }
 
@@ -86,13 +85,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
     const uint64_t memory = (uint64_t)(uintptr_t)args->workspace;
-    const int any_apart = attn_cuda_mla_joined_any_apart(p, columns(p));
     struct kp_dist_apart apart = {.dist = attn_cuda_dist_params(p, args), .work = memory + g.work};
     struct kp_dist_joined_sm90 kp = {.in = apart.dist.in,
                                      .lse = apart.dist.lse,
                                      .dist = apart.dist.dist,
                                      .values = memory + g.values,
-                                     .work = any_apart ? apart.work : 0,
+                                     .work = apart.work,
                                      .factor = apart.dist.factor,
                                      .row = (int32_t)g.row};
     struct attn_cuda_grid grid = {.y = 1,
@@ -105,15 +103,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         apart.groups = kp.until - kp.from;
         attn_status status =
             attn_cuda_mla_joined_queue(dev, p, args, columns(p), memory, kp.from, kp.until, &kp.joined);
-        if (!status && any_apart)
-            status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, kp.work);
-        grid.x = (uint32_t)attn_cuda_lesser(g.grid, apart.groups), grid.early = 0;
+        if (!status) status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, g.grid, kp.work);
+        grid.x = (uint32_t)g.grid, grid.early = 0;
         if (!status)
             status =
                 attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->joined.symbol), &grid, &kp, sizeof kp, args->stream);
-        grid.x = (uint32_t)attn_cuda_limits_of(dev)->n_sms,
         grid.early = (uint8_t)attn_cuda_limits_of(dev)->early_launch;
-        if (!status && any_apart)
+        if (!status)
             status =
                 attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->apart), &grid, &apart, sizeof apart, args->stream);
         if (status) return status;

@@ -29,7 +29,7 @@ static struct geometry lay_out(const struct attn_core_device *dev, const attn_pr
     g.marks = attn_cuda_mla_joined_bytes(dev, p, ROWS, g.listed);
     g.end = g.work = g.marks + ((uint64_t)g.listed * sizeof(uint64_t) + 255) / 256 * 256;
     if (!may_be_apart(p)) return g;
-    g.apart = g.work + attn_cuda_mla_joined_work_bytes(p, ROWS, g.listed);
+    g.apart = g.work + attn_cuda_mla_joined_work_bytes(p, ROWS, g.listed, 0);
     g.end = g.apart + attn_cuda_mla_fwd_apart_bytes(dev, p);
     return g;
 }
@@ -100,7 +100,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         attn_status status = attn_cuda_mla_joined_queue(dev, p, args, ROWS, memory, kp.from, kp.until, &kp.joined);
         if (!status && may_be_apart(p)) { /* one time: the limit is for problems whose lists are joined at once */
             const uint64_t gate = memory + g.work + KP_JOINED_WORK_MOST * sizeof(int32_t);
-            status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, memory + g.work);
+            status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, 0, memory + g.work);
             if (!status) status = attn_cuda_mla_fwd_apart_queue(dev, p, args, memory + g.apart, gate);
             kp.part_o = gate;
         }

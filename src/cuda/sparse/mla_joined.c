@@ -131,14 +131,17 @@ int attn_cuda_mla_joined_any_apart(const attn_problem *p, int64_t rows) {
 
 const char attn_cuda_mla_joined_work_symbol[] = "attn_joined_work_smxx_any";
 
-uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed) {
+uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed, int64_t ctas) {
     if (!attn_cuda_mla_joined_any_apart(p, rows)) return 0;
-    return round_up((uint64_t)KP_JOINED_WORK_WORDS(listed, attn_cuda_mla_joined_group(p, rows)) * sizeof(int32_t));
+    return round_up((uint64_t)KP_JOINED_WORK_WORDS(listed, attn_cuda_mla_joined_group(p, rows), ctas) *
+                    sizeof(int32_t));
 }
 
 attn_status attn_cuda_mla_joined_work(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
-                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, uint64_t work) {
-    const struct kp_joined_work kp = {.joined = *joined, .seq_q = p->seq_q, .from = from, .until = until, .work = work};
+                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, int64_t ctas,
+                                      uint64_t work) {
+    const struct kp_joined_work kp = {
+        .joined = *joined, .seq_q = p->seq_q, .from = from, .until = until, .ctas = ctas, .work = work};
     const struct attn_cuda_grid grid = {.x = 1, .y = 1, .z = 1, .threads = 1024};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_mla_joined_work_symbol), &grid, &kp, sizeof kp,
                             args->stream);

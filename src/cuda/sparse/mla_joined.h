@@ -39,11 +39,12 @@ attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const
  * of its own for those that it makes. */
 int attn_cuda_mla_joined_any_apart(const attn_problem *p, int64_t rows);
 /* Bytes of what the next queues for `listed` groups. */
-uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed);
-/* Queues the lists of groups that are joined and of queries that are not (struct kp_joined_work) into the memory at
- * `work`. */
+uint64_t attn_cuda_mla_joined_work_bytes(const attn_problem *p, int64_t rows, int64_t listed, int64_t ctas);
+/* Queues the lists of groups that are joined and of queries that are not, and how `ctas` CTAs share the former's tiles
+ * (struct kp_joined_work), into the memory at `work`. */
 attn_status attn_cuda_mla_joined_work(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
-                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, uint64_t work);
+                                      const struct kp_mla_joined *joined, int64_t from, int64_t until, int64_t ctas,
+                                      uint64_t work);
 extern const char attn_cuda_mla_joined_work_symbol[];
 
 /* ---- mla_join.c ---- */
