@@ -67,8 +67,8 @@ constexpr uint32_t LSE_AT =
     MASK_AT + 16; /* float [2 rings][2 parities of items][64 HALVES]: base 2; inf: adds nothing */
 constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HALVES * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
 constexpr uint32_t FREE = FULL + 16 * RING;
-/* JOINED: the next group and how many tiles it has, 0: there is none (1; consumers); [2 buffers of values]: all are
- * there (8 warps of consumers; producers), they are at their slots (4 warps of producers; consumers) */
+/* JOINED: the next piece's group and tiles (first | end << 16, 0: there is none) (1; consumers); [2 buffers of values]:
+ * all are there (8 warps of consumers; producers), they are at their slots (4 warps of producers; consumers) */
 constexpr uint32_t GROUP_AT = FREE + 16 * RING, GROUP_FULL = GROUP_AT + 8;
 constexpr uint32_t VALUES_FULL = GROUP_FULL + 8, VALUES_FREE = VALUES_FULL + 16;
 static_assert(Q_FULL % 8 == 0 && VALUES_FREE + 16 <= KP_DIST_SM90_SHARED(D, HALVES), "the plan fits");
