@@ -41,8 +41,8 @@
  * docs/kernels/sdpa_fwd_sm80.md. */
 #include "kernels/device/grid.h"
 #include "kernels/device/mma.h"
-#include "kernels/sm80/sdpa_fwd_load.h"
 #include "kernels/sm80/sdpa_fwd_mask.h"
+#include "kernels/sm80/sdpa_fwd_pages.h"
 #include "kernels/sm80/sdpa_fwd_store.h"
 
 /* ------------------------------------------------------------------ products ----------------------- */
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
         const int col0 = warp_col_of() * COLS + 2 * (lane_of() & 3);
         if (!(shared_load32(base + POISON + 4 * (j >> 5)) >> (j & 31) & 1)) continue;
         const char *row = values + 2 * (j0 + j) * p->in.v.row;
-        if (FULL && p->in.block_table) { /* a row of a page outside the pool was zero-filled and never comes here */
+        if (has_pages(p)) { /* a row of a page outside the pool was zero-filled and never comes here */
             const uint32_t page_size = (uint32_t)p->in.page_size, at = (uint32_t)(j0 + j);
             const int64_t page = ((const int32_t *)p->in.block_table + w->b * p->in.table_batch)[at / page_size];
             row = values + 2 * (page * p->in.v.batch + at % page_size * p->in.v.row);
@@ -278,11 +278,18 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
     const int n_items = PER_TILE * w->n_tiles, j_last = (w->first + w->n_tiles - 1) * KEYS;
     uint32_t rQ[M_TILES][Q_HELD][4];
     int slot = 0; /* of the item at work; the next copy goes to the one before it */
+    int page[AHEAD + 1][PAGE_ROWS], outside = 0; /* .full = 2: of the tiles copied first, then of the next one */
+    if (PAGED) {
+#pragma unroll
+        for (int t = 0; t <= AHEAD; t++) find_pages(p, w, t < w->n_tiles ? j_last - t * KEYS : -KEYS, page[t]);
+    }
     load_queries(p, w, base);
     if (n_items > 0 && is_copied(p, w->seq.sk, j_last)) copy_mask(p, base, w, j_last);
 #pragma unroll
     for (int t = 0; t < AHEAD; t++) {
-        if (t < n_items)
+        if (PAGED && t < w->n_tiles)
+            outside |= load_paged_pair(p, w, base, from, base + RING + t * STEP, j_last - t * KEYS, page[t]);
+        else if (t < n_items)
             load_item(p, w, base, from, base + RING + t * STEP, j_last - t / PER_TILE * KEYS, t % PER_TILE);
         copy_commit();
     }
@@ -316,8 +323,16 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
             copy_wait(0); /* the mask's copy is the last that was started */
         else
             copy_wait(AHEAD - 1); /* K */
-        __syncthreads();
-        if (t + AHEAD < n_items)
+        if (PAGED)
+            outside = __syncthreads_or(outside);
+        else
+            __syncthreads();
+        if (PAGED) {
+            if (t + AHEAD < w->n_tiles)
+                outside |= load_paged_pair(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD * KEYS,
+                                           page[AHEAD]);
+            find_pages(p, w, t + AHEAD + 1 < w->n_tiles ? j0 - (AHEAD + 1) * KEYS : -KEYS, page[AHEAD]);
+        } else if (t + AHEAD < n_items)
             load_item(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD / PER_TILE * KEYS,
                       AHEAD % PER_TILE);
         copy_commit();
@@ -327,6 +342,7 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
             score_tile(rS, rQ, q_lane_of(base), k_lane_of(base + RING + slot));
             if (FULL) finish_scores(p, base, j0, all, is_copied(p, w->seq.sk, j0), rS);
             if (!all) hide_keys(p, base, j0, rS);
+            if (PAGED && outside) hide_outside(p, w, j0, rS);
             raise_maximum(rS, st, rO, unit, p->slack);
 #pragma unroll
             for (int x = 0; x < M_TILES; x++)

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void load_keys(const struct kp_sdpa_fwd *p, co
     const int dim = is_v ? DIM_V : DIM, width = is_v ? p->in.dim_v : p->in.dim_qk;
     const int thread = thread_of(), across = threads_per_row(dim / 8), down = THREADS / across, r0 = thread / across;
     static_assert(KEYS % (THREADS / 4) == 0 || KEYS % (THREADS / 8) == 0, "whole passes");
-    if (FULL && p->in.block_table) {
+    if (has_pages(p)) {
         const int32_t *table = (const int32_t *)p->in.block_table + w->b * p->in.table_batch;
         const uint32_t page_size = (uint32_t)p->in.page_size;
 #pragma unroll 1
@@ -86,7 +86,8 @@ static __device__ __forceinline__ void load_keys(const struct kp_sdpa_fwd *p, co
             int64_t page = j < (uint32_t)w->seq.sk ? table[j / page_size] : -1;
             const int exists = page >= 0 && page < p->in.n_pages;
             if (!exists) page = 0;
-            if (!is_v && thread % across == 0) shared_store8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + r, !exists);
+            if (FULL && !is_v && thread % across == 0)
+                shared_store8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + r, !exists);
             load_row(slot, thread, r, from + 2 * (page * v->batch + j % page_size * v->row), exists, width, v->chunk,
                      dim);
         }

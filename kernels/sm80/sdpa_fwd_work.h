@@ -7,7 +7,7 @@
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
 
-constexpr int TYPE = CFG_DTYPE, FULL = CFG_FULL, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
+constexpr int TYPE = CFG_DTYPE, FULL = CFG_FULL == 1, PAGED = CFG_FULL == 2, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
 constexpr int M_TILES = CFG_M_TILES, KEYS = CFG_KEYS, SLOTS = CFG_SLOTS, PAIR = CFG_PAIR, Q_STEPS = CFG_Q_STEPS;
 constexpr int ROW_WARPS = CFG_ROW_WARPS, COL_WARPS = CFG_COL_WARPS, KEY_WARPS = CFG_KEY_WARPS;
 constexpr int WARP_ROWS = 16 * M_TILES, ROWS = WARP_ROWS * ROW_WARPS;
@@ -28,6 +28,7 @@ static_assert(WARP_KEYS % 16 == 0 && KEYS <= (FULL ? 64 : 128), "flags hold a bi
 static_assert(AHEAD >= 1 && AHEAD <= 3 && Q_STEPS <= K_STEPS, "copy_wait knows up to three groups");
 static_assert(ROW_WARPS <= 8, "strips fit the flags");
 static_assert(!PAIR || (SLOTS % 2 == 0 && (!FULL || SLOTS == 4)), "pairs of slots; page flags of two key tiles");
+static_assert(!PAGED || (KEY_WARPS > 1 && PAIR), "pages without the other features: few queries alone");
 static_assert(PITCH % 128 != 0 || COLS % 64 == 0 || COL_WARPS == 1, "a warp's columns start at a swizzle period");
 
 /* What all threads of the CTA know about its tile. */
@@ -73,6 +74,17 @@ static __device__ __forceinline__ int key_head_of(const struct kp_sdpa_fwd *p, c
     return divided(w->head, p->by_group);
 }
 
+/* Few queries: shares of one size for sequences of all lengths, so that no CTA reads more than another. */
+static __device__ __forceinline__ int one_share(const struct kp_sdpa_fwd *p) {
+    return KEY_WARPS > 1 && p->in.window_left == FAR && (p->in.seqlens_k || p->in.cu_seqlens_k);
+}
+/* Key tiles that a row may see of the longest sequence. */
+static __device__ __forceinline__ int most_tiles(const struct kp_sdpa_fwd *p) {
+    const int keys =
+        p->in.flags & KP_SDPA_BOTTOM_RIGHT ? p->in.seq_k : min(p->in.seq_k, p->in.seq_q + p->in.window_right);
+    return (keys + KEYS - 1) / KEYS;
+}
+
 /* Returns 0 if the tile lies past its sequence and nothing is to be written. */
 static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int item, struct work *w) {
     const int section = divided(item, p->by_section_tiles), within = item - section * p->section_tiles;
@@ -95,10 +107,16 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int
     w->at_max = query_of(p, min(w->row0 + ROWS, w->n_rows) - 1) + w->off;
     const int j0 = max(w->at_min - p->in.window_left, 0), j1 = min(w->at_max + p->in.window_right + 1, w->seq.sk);
     if (j1 <= j0) return 1;
-    const int tile0 = j0 / KEYS, n = (j1 + KEYS - 1) / KEYS - tile0, share = divided(n + p->splits - 1, p->by_splits);
+    const int tile0 = j0 / KEYS, n = (j1 + KEYS - 1) / KEYS - tile0;
+    const int share = divided((one_share(p) ? most_tiles(p) : n) + p->splits - 1, p->by_splits);
     w->first = tile0 + w->split * share;
     w->n_tiles = max(min(n - w->split * share, share), 0);
     return 1;
+}
+
+/* Do the keys lie on pages? Where it is known, the other form has no code. */
+static __device__ __forceinline__ int has_pages(const struct kp_sdpa_fwd *p) {
+    return PAGED || (FULL && p->in.block_table);
 }
 
 /* Where the CTA's keys and values begin: row 0 of the sequence and head, pages apart. */
@@ -107,7 +125,7 @@ struct source {
 };
 
 static __device__ __forceinline__ struct source source_of(const struct kp_sdpa_fwd *p, const struct work *w) {
-    const int paged = FULL && p->in.block_table != 0;
+    const int paged = has_pages(p);
     const int64_t hk = key_head_of(p, w);
     const int64_t k = (paged ? 0 : w->b * p->in.k.batch) + hk * p->in.k.head + w->seq.k0 * p->in.k.row,
                   v = (paged ? 0 : w->b * p->in.v.batch) + hk * p->in.v.head + w->seq.k0 * p->in.v.row;

@@ -5,9 +5,11 @@
 #include "core/problem.h"
 #include "cuda/dense/sdpa.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
+enum { ALL = 1, PAGES = 2 }; /* kp_sdpa_fwd_config.full: every feature; pages alone */
 
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
@@ -37,7 +39,7 @@ static int64_t mask_pitch(const struct kp_sdpa_fwd_config *c, const struct attn_
                           : p->mask_dtype == ATTN_F32 ? 4 * c->keys + 32
                                                       : 2 * c->keys + 16;
     const int64_t all = shared_bytes(c, bytes);
-    if (!c->full || !p->mask_dtype || pack != 1 || all > l->shared_per_block) return 0;
+    if (c->full != ALL || !p->mask_dtype || pack != 1 || all > l->shared_per_block) return 0;
     return ctas_that_fit(c, l, all) == ctas_per_sm(c, l) ? bytes : 0;
 }
 
@@ -51,15 +53,29 @@ static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem 
     return keys <= 0 ? 1 : blocks(keys, c->keys) + 1;
 }
 
+/* Few queries of sequences whose lengths only the device knows: shares of SHARE_TILES key tiles or more, the same for
+ * all sequences (find_work of sdpa_fwd_work.h): CTAs that become free take what is left evenly. */
+enum { SHARE_TILES = 8, SHARES_PER_SM = 16 };
+static int lengths_differ(const attn_problem *p) {
+    return p->batch > 1 && (attn_core_has(p, ATTN_SEQLENS_K) || attn_core_has(p, ATTN_PACKED)) && p->window_left >= FAR;
+}
+static int64_t split_lengths(int64_t key_tiles, int64_t tiles, int64_t n_sms) {
+    const int64_t shares = attn_cuda_lesser(SHARES_PER_SM * n_sms / tiles, key_tiles / SHARE_TILES);
+    return shares < 1 ? 1 : attn_cuda_lesser(shares, KP_SDPA_MAX_SPLITS);
+}
+
 /* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
  * and end of a CTA), plus the merge, whose traffic grows with the splits. The few-query rows wait for memory, and CTAs
- * side by side on a multiprocessor share its rate: there a round has one CTA of each. */
+ * side by side on a multiprocessor share its rate: there a round has one CTA of each, but on pages two, for the time
+ * that it takes to find them. */
 static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
-                             int64_t capacity) {
+                             int64_t n_sms, int64_t ctas) {
+    const int64_t capacity = n_sms * (c->key_warps > 1 && c->full != PAGES ? 1 : ctas);
     const int64_t n = key_tiles(c, p, pack),
                   most = attn_cuda_lesser(attn_cuda_lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
     int64_t best = 1, rounds = 1, room = capacity - tiles; /* of CTAs; room: what the last one has left */
     double least = (double)(n + 2);
+    if (c->key_warps > 1 && lengths_differ(p)) return split_lengths(n, tiles, n_sms);
     if (tiles >= capacity) return 1;
     for (int64_t s = 2; s <= most; s++) { /* of every execution: one division, of 32 bits (n < 2^28) */
         room -= tiles;
@@ -80,8 +96,7 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
         g.pack = group;
     g.row_tiles = blocks(p->seq_q * g.pack, tile);
     g.heads = p->batch * (g.pack == 1 ? p->heads_q : p->heads_k);
-    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack,
-                             (int64_t)l->n_sms * (c->key_warps > 1 ? 1 : ctas_per_sm(c, l)));
+    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack, l->n_sms, ctas_per_sm(c, l));
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
     g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
@@ -95,14 +110,19 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
 
 static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
     const double unit = fabs(p->scale);
-    const char *missing = p->softcap > 0                 ? "softcap"
-                          : p->alibi                     ? "ALiBi"
-                          : p->mask_dtype                ? "a mask"
-                          : attn_core_has(p, ATTN_PAGED) ? "pages"
-                          : unit < 1e-30                 ? "a scale of 0"
-                                                         : NULL;
-    if (!c->full && missing) attn_text_add(why, "has no code for %s: the _full variants do", missing);
-    return !c->full && missing;
+    const int paged = attn_core_has(p, ATTN_PAGED);
+    const char *missing = p->softcap > 0               ? "softcap"
+                          : p->alibi                   ? "ALiBi"
+                          : p->mask_dtype              ? "a mask"
+                          : paged && c->full != PAGES  ? "pages"
+                          : !paged && c->full == PAGES ? "keys that are not on pages"
+                          : unit < 1e-30               ? "a scale of 0"
+                                                       : NULL;
+    if (c->full == ALL) return 0;
+    if (missing) attn_text_add(why, "has no code for %s: the _full variants do", missing);
+    if (missing || !paged || (p->page_size & (p->page_size - 1)) == 0) return missing != NULL;
+    attn_text_add(why, "page_size is %" PRId64 ", no power of two", p->page_size);
+    return 1;
 }
 
 /* Work tiles are counted in 31 bits. Heads in a common tile only make them fewer, and key splits end long before. */
@@ -131,7 +151,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double dims = (double)(p->dim_qk + p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
     const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
-    const double compute = amount->flops * padding / (peak * (c->full ? 0.35 : 0.6));
+    const double compute = amount->flops * padding / (peak * (c->full == ALL ? 0.35 : 0.6));
     const double memory = amount->bytes / (2e10 * l->n_sms);
     /* Warps along the keys read a tile's keys once and pay off where one tile holds all queries of a key head. Tall
      * tiles have half the traffic of the others. */
@@ -264,7 +284,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define ROW(chip, tail, feature, dtype_of_line)                                                                        \
     {.name = "attn_sdpa_fwd_" #chip "_" #tail,                                                                         \
      .arch = #chip,                                                                                                    \
-     .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask, pages: _full rows only",       \
+     .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask: _full; pages: _full, _paged",  \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
