@@ -107,6 +107,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       attn_sim_check(check_all_to_sink_${row} sdpa_bwd_sm80_${row} 520 "${problem}")
       attn_sim_check(check_sink_alone_${row} sdpa_bwd_sm80_${row} 100 "${problem}")
     endforeach()
+    # No sequence: nothing is split, nothing is launched.
+    attn_sim_check(check_fwd_no_sequence sdpa_fwd_sm80_bf16_d64_full 1 "sdpa_fwd b=0 hq=4 hk=2 sq=9 sk=21 d=64 bf16")
     # A NaN in V of a row whose sink, +inf, takes all: 0 times it is NaN.
     foreach(row f32_d128 f32_d128_halves)
       attn_sim_check(check_nan_behind_sink_${row} sdpa_fwd_sm80_${row} 50746099350515

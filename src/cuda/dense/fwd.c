@@ -64,16 +64,29 @@ static int64_t split_lengths(int64_t key_tiles, int64_t tiles, int64_t n_sms) {
     return shares < 1 ? 1 : attn_cuda_lesser(shares, KP_SDPA_MAX_SPLITS);
 }
 
+/* Seconds: a key tile of a CTA that has a multiprocessor to itself, at 0.7 of the rate of full ones, low tiles no
+ * faster than high ones (their warps wait as long for each other); the merge's traffic. Measured on an H200. */
+static double peak_of(const struct kp_sdpa_fwd_config *c) { return 2048 * 1.7e9 * (c->full == ALL ? 0.35 : 0.6); }
+static double tile_seconds(const struct kp_sdpa_fwd_config *c) {
+    const int rows = KP_SDPA_ROWS(*c) > 128 ? KP_SDPA_ROWS(*c) : 128;
+    return 2.0 * rows * c->keys * (c->dim + c->dim_v) / (0.7 * peak_of(c));
+}
+static double merge_seconds(const attn_problem *p, double splits) {
+    const double rows = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
+    return splits * rows * 4 * ((double)p->dim_v + 2) / 1.4e12;
+}
+
 /* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
- * and end of a CTA), plus the merge, whose traffic grows with the splits. The few-query rows wait for memory, and CTAs
- * side by side on a multiprocessor share its rate: there a round has one CTA of each, but on pages two, for the time
- * that it takes to find them. */
+ * and end of a CTA), plus the merge, whose traffic grows with the splits and, of many rows, is most of it. The
+ * few-query rows wait for memory, and CTAs side by side on a multiprocessor share its rate: there a round has one CTA
+ * of each, but on pages two, for the time that it takes to find them. */
 static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
                              int64_t n_sms, int64_t ctas) {
     const int64_t capacity = n_sms * (c->key_warps > 1 && c->full != PAGES ? 1 : ctas);
     const int64_t n = key_tiles(c, p, pack),
                   most = attn_cuda_lesser(attn_cuda_lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
     int64_t best = 1, rounds = 1, room = capacity - tiles; /* of CTAs; room: what the last one has left */
+    const double share = 0.1 + (c->key_warps > 1 ? 0 : merge_seconds(p, 1) / tile_seconds(c));
     double least = (double)(n + 2);
     if (c->key_warps > 1 && lengths_differ(p)) return split_lengths(n, tiles, n_sms);
     if (tiles >= capacity) return 1;
@@ -81,7 +94,7 @@ static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_prob
         room -= tiles;
         if (room < 0) room += capacity, rounds++;
         const uint32_t each = ((uint32_t)n + (uint32_t)s - 1) / (uint32_t)s;
-        double cost = (double)(rounds * (each + 2)) + 3 + 0.1 * (double)s;
+        const double cost = (double)(rounds * (each + 2)) + 3 + share * (double)s;
         if (cost < least) least = cost, best = s;
     }
     return best;
@@ -89,7 +102,7 @@ static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_prob
 
 static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l,
                                const attn_problem *p) {
-    struct geometry g = {.pack = 1};
+    struct geometry g = {.pack = 1, .splits = 1};
     const int64_t tile = KP_SDPA_ROWS(*c), group = p->heads_q / p->heads_k;
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
     if (p->seq_q <= MAX_LENGTH / group && blocks(p->seq_q * group, tile) < group * blocks(p->seq_q, tile))
@@ -144,23 +157,26 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
 
 /* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
- * counted. */
+ * counted; no kernel is faster than its longest CTA. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double dims = (double)(p->dim_qk + p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
-    const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
-    const double compute = amount->flops * padding / (peak * (c->full == ALL ? 0.35 : 0.6));
-    const double memory = amount->bytes / (2e10 * l->n_sms);
+    const struct geometry g = lay_out(c, l, p);
+    const double rows = (double)p->seq_q * (double)(p->heads_k > 0 ? p->heads_q / p->heads_k : 1);
+    const int few = c->key_warps > 1;
+    const double dims = (double)(p->dim_qk + p->dim_v), padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
+    const double all = amount->flops * padding / (peak_of(c) * l->n_sms),
+                 one = few && rows <= KP_SDPA_ROWS(*c) ? 0 /* waits for memory */
+                                                       : (double)blocks(key_tiles(c, p, g.pack) - 1, g.splits) *
+                                                             tile_seconds(c) * padding * (c->full == ALL ? 1.2 : 1);
+    const double compute = all > one ? all : one, memory = amount->bytes / (2e10 * l->n_sms);
     /* Warps along the keys read a tile's keys once and pay off where one tile holds all queries of a key head. Tall
      * tiles have half the traffic of the others. */
-    const double rows = (double)p->seq_q * (double)(p->heads_k > 0 ? p->heads_q / p->heads_k : 1);
-    const double fit = c->key_warps > 1                ? (rows <= KP_SDPA_ROWS(*c) ? 0.9 : 4)
-                       : c->row_warps > 4 && rows > 64 ? 0.95
-                                                       : 1;
-    const double merge = c->early && l->early_launch && lay_out(c, l, p).splits > 1 ? 0.98 : 1; /* stands by */
-    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit * merge;
+    const double fit = few ? (rows <= KP_SDPA_ROWS(*c) ? 0.9 : 4) : c->row_warps > 4 && rows > 64 ? 0.95 : 1;
+    const double early = c->early && l->early_launch && g.splits > 1 ? 0.98 : 1; /* the merge stands by */
+    const double merge = g.splits > 1 ? 2e-6 + merge_seconds(p, (double)g.splits) : 0;
+    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit * early + merge;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {

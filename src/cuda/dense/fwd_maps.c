@@ -16,12 +16,12 @@
 /* ------------------------------------------------------------------ what a row is ------------------ */
 
 /* Of a kernel row: rows of a CTA's tile, of a box of q; keys of a tile; what is estimated of an SM a second, FLOPs
- * of the products and bytes of memory. */
+ * of the products and bytes of memory; seconds at the ends of the walk over the keys. */
 struct shape {
     const char *symbol;
     int32_t dim, dim_v, rows, box, keys;
     uint32_t threads, shared_bytes;
-    double flops, bytes;
+    double flops, bytes, start;
 };
 
 static struct shape shape_of(const struct attn_kernel *k) {
@@ -31,7 +31,7 @@ static struct shape shape_of(const struct attn_kernel *k) {
                               KP_SDPA_FWD_SM100_KEYS, KP_SDPA_FWD_SM100_THREADS,
                               (uint32_t)KP_SDPA_FWD_SM100_SHARED(c->dim, c->q_stages, c->slices),
                               /* counted, not timed: 0.75 of the tensor unit, half of it at D 64 (exponentials) */
-                              8192 * 1.85e9 * (c->dim == 64 ? 0.5 : 0.75), 4.5e10};
+                              8192 * 1.85e9 * (c->dim == 64 ? 0.5 : 0.75), 4.5e10, 5e-6};
     }
     const struct kp_sdpa_fwd_sm90_config *c = k->impl;
     return (struct shape){c->symbol,
@@ -43,7 +43,8 @@ static struct shape shape_of(const struct attn_kernel *k) {
                           (uint32_t)KP_SDPA_SM90_THREADS(*c),
                           (uint32_t)KP_SDPA_SM90_SHARED(*c),
                           4096 * 1.7e9 * (c->score_mod ? 0.5 : 0.6),
-                          2e10};
+                          2e10,
+                          7e-6};
 }
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
@@ -119,9 +120,11 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
         (double)attn_cuda_lesser(p->seq_k, p->window_left < ATTN_CUDA_FAR && p->window_right < ATTN_CUDA_FAR
                                                ? p->window_left + p->window_right + (int64_t)rows
                                                : p->seq_k);
-    const double longest = 2 * rows * keys * (c->dim + c->dim_v) / rate, all = padded * idle / (rate * l->n_sms);
+    const double whole = ceil(keys / c->keys) * c->keys; /* the last key tile is none the shorter for its keys */
+    const double longest = (has_score_mod(k) ? 1.4 : 1) * 2 * rows * whole * (c->dim + c->dim_v) / rate,
+                 all = padded * idle / (rate * l->n_sms);
     const double compute = longest > all ? longest : all, memory = amount->bytes / (c->bytes * l->n_sms);
-    return 5e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
+    return c->start + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
