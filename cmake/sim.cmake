@@ -216,6 +216,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       attn_sim_check(check_out_f32_${row} sdpa_fwd_sm80_${row} 4 "sdpa_fwd hq=4 hk=2 sq=40 sk=90 d=64 dv=75 ${dtype} out=f32")
     endforeach()
     attn_sim_check(check_out_f32_splits sdpa_fwd_sm90_f16_d128_few 4 "sdpa_fwd hq=4 hk=2 sq=2 sk=900 d=64 dv=72 f16 out=f32")
+    attn_sim_check(check_few_paged sdpa_fwd_sm90_f16_d128_few_paged 4 "sdpa_fwd b=3 hq=8 hk=2 sq=1 sk=1500 d=128 f16 paged page_size=16 n_pages=270 max_pages=94 seqlens_k")
+    attn_sim_check(check_few_lengths sdpa_fwd_sm90_bf16_d128_few 4 "sdpa_fwd b=4 hq=8 hk=2 sq=1 sk=3000 d=128 bf16 seqlens_k")
     attn_sim_check(check_out_f32_sparse mla_fwd_sm80_f16_d512_h16 5 "mla_fwd hq=5 sq=140 sk=90 topk=20 d=512 f16 out=f32")
     attn_sim_check(check_out_f32_sparse_splits mla_fwd_sm80_f16_d512_h64 5 "mla_fwd hq=30 sq=2 sk=900 topk=400 d=512 f16 out=f32")
     attn_sim_check(check_wgmma_hidden_values sdpa_fwd_wgmma_sm90_bf16_d64 5
