@@ -17,10 +17,10 @@ struct kp_sdpa_bwd_sm90_config {
 };
 #define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
 #define KP_SDPA_BWD_SM90_THREADS(c) (128 * (c).groups + 128)
-/* K, V, stages of Q, dO and statistics, two of dS; barriers, flags. */
+/* K, V, stages of Q, dO and statistics, two of dS, dQ of a step; barriers, flags. */
 #define KP_SDPA_BWD_SM90_SHARED(c)                                                                                     \
     (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (c).rows * (4 * (c).dim + 8) +                              \
-     256 * (c).rows * (c).groups + 640)
+     256 * (c).rows * (c).groups + 4 * (c).rows * (c).dim + 640)
 
 /* sdpa_bwd_pair.cu: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's dS;
  * statistics, barriers, flags. */

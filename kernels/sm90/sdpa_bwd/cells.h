@@ -14,6 +14,11 @@ static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x !=
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) % 32; }
 static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) / 32 % 4; }
 
+static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
+    __syncwarp();
+    if (lane_of() == 0) mbar_arrive(barrier);
+}
+
 /* Statistics of queries 8 n + 2 t, + 1. kind 0: lse, 1: shift. */
 static __device__ __forceinline__ float2 stat_pair(uint32_t stats, int kind, int n) {
     return shared_load_pair(stats + 4 * (kind * ROWS + 8 * n + 2 * (lane_of() & 3)));

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_bwd.cu: the last warpgroup, which copies, forms dQ and adds it to the sums in memory. */
+ * Part of sdpa_bwd.cu: copies, and dQ of a step: its product, and how it comes to the sums in memory. */
 #ifndef ATTN_SM90_SDPA_BWD_DQ_H
 #define ATTN_SM90_SDPA_BWD_DQ_H
 #include "kernels/device/tensor_load.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
-#include "kernels/sm90/sdpa_bwd/turns.h"
+#include "kernels/sm90/sdpa_bwd/add.h"
+#include "kernels/sm90/sdpa_bwd/cells.h"
+
+/* The units that copy read maps through a cache of their own. */
+static __device__ __forceinline__ void fetch_map(const struct kp_tensor_map *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 static __device__ __forceinline__ void load_keys(const struct kp_sdpa_bwd_maps *maps, const struct work *w,
                                                  uint32_t shared) {
@@ -42,75 +48,81 @@ static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_maps *
     bulk_load(stats + 4 * ROWS, (const float *)p->stat_shift + stat, 4 * ROWS, full);
 }
 
-constexpr int N_DQ = DQ_COLUMNS / 2, ACROSS = DIM / DQ_COLUMNS, PARTS = ROWS / 64 * ACROSS; /* registers of a thread */
-/* Start part x of dQ of a step = dS K: DQ_COLUMNS of 64 rows. */
-static __device__ __forceinline__ void start_dq(float dq[N_DQ], uint32_t shared, uint32_t ds, int x) {
-    const int c = x % ACROSS * DQ_COLUMNS;
-    const uint64_t rows = uniform_desc(slice_desc(shared + DS_RING + ds * DS_BYTES + x / ACROSS * 8192, 0)),
-                   k = uniform_desc(slice_desc(shared + K_TILE + c / 64 * K_SLICE + c % 64 * 2, K_SLICE));
+/* Start dq = (64 rows of dS at ds) (64 columns of K), the warpgroup's half of dQ of a step. */
+static __device__ __forceinline__ void start_dq(float dq[N_DQ], uint32_t shared, uint32_t ds, int wg) {
+    const uint64_t rows = uniform_desc(slice_desc(ds + (DIM == 64 ? 8192 * wg : 0), 0)),
+                   k = uniform_desc(slice_desc(shared + K_TILE + (DIM == 64 ? 0 : K_SLICE * wg), K_SLICE));
     wgmma_hold(dq, N_DQ);
     wgmma_fence();
 #pragma unroll
     for (int y = 0; y < KEYS / 16; y++)
-        wgmma_ss_n32<TYPE, 0, 1>(dq, desc_step(rows, y / 4 * DS_SLICE + y % 4 * 32), desc_step(k, 2048 * y), y > 0);
+        wgmma_ss_n64<TYPE, 0, 1>(dq, desc_step(rows, y / 4 * DS_SLICE + y % 4 * 32), desc_step(k, 2048 * y), y > 0);
     wgmma_commit();
 }
-
-/* One thread, at step t: rows of step t + STAGES - 1 go where those of step t - 1 were, which all compute warpgroups
- * have left, since dS of step t is there. */
-static __device__ __forceinline__ void load_ahead(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int t,
-                                                  int stage) {
-    const int before = stage == 0 ? STAGES - 1 : stage - 1;
-    if (t > 0) { /* the other warps here have read its place */
-        mbar_wait(shared + ROWS_FREE + 8 * before, (t - 1) / STAGES & 1);
-        mbar_wait(shared + DS_FREE + 8 * (t & 1 ^ 1), (t - 1) >> 1 & 1);
-    }
-    load_rows(maps, before, shared);
+/* The warpgroup's half of dQ of step t to shared memory, in the order of the fragments, when that of the step before
+ * has been read. */
+static __device__ __forceinline__ void hand_dq(uint32_t shared, int t, int wg, const float dq[N_DQ]) {
+    const uint32_t to = shared + SUMS + wg * PART_BYTES + 4096 * warp_of() + 16 * lane_of();
+    mbar_wait(shared + DQ_FREE + 8 * wg, t & 1 ^ 1);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+        shared_store128(to + 512 * n, make_uint4(__float_as_uint(dq[4 * n]), __float_as_uint(dq[4 * n + 1]),
+                                                 __float_as_uint(dq[4 * n + 2]), __float_as_uint(dq[4 * n + 3])));
+    async_fence();
+    arrive_warp(shared + DQ_FULL + 16 * wg + 8 * (t & 1));
 }
 
-/* The warpgroup. */
-static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
-    const struct kp_sdpa_bwd *p = &maps->all.bwd;
-    const int steps = steps_of(shared);
-    if (threadIdx.x == DQ_FIRST && steps > 0) {
-        const struct work w = recall_work(shared);
-        const struct step first = first_step(p, &w);
-        load_keys(maps, &w, shared);
-        shared_store32x2(shared + NEXT, first.head, first.i0);
+/* One thread: the rows of every step, when the compute warpgroups have left a stage. */
+static __device__ __forceinline__ void copy_all(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
+    const struct work w = recall_work(shared);
+    const struct step first = first_step(&maps->all.bwd, &w);
+    shared_store32x2(shared + NEXT, first.head, first.i0);
+    int stage = 0, parity = 1;
 #pragma unroll 1
-        for (int t = 0; t < min(STAGES - 1, steps); t++) load_rows(maps, t, shared);
+    for (int t = 0; t < steps_of(shared); t++) {
+        mbar_wait(shared + ROWS_FREE + 8 * stage, parity);
+        load_rows(maps, stage, shared);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
-    int stage = 0;
+}
+
+static __device__ __forceinline__ struct step first_step_of(const struct kp_sdpa_bwd *p, uint32_t shared) {
+    const struct work w = recall_work(shared);
+    return first_step(p, &w);
+}
+static __device__ __forceinline__ struct step next_step(uint32_t shared, struct step s) {
+    const struct work w = recall_work(shared);
+    return step_after(&w, s);
+}
+/* Half of dQ of a step to the sums in memory, and its place is free. */
+static __device__ __forceinline__ void add_half(const struct kp_sdpa_bwd *p, uint32_t shared, struct step s, int half) {
+    constexpr int RUN = DIM == 64 ? PART_BYTES : PART_BYTES / 4; /* of the sums, and of the half, bytes in a row */
+    if (p->dq_sum) {
+        char *to = (char *)p->dq_sum + sums_row(p, shared, s) * (4 * DIM) + half * RUN;
 #pragma unroll 1
-    for (int t = 0; t < steps; t++) {
-        const uint32_t ds = t & 1;
-        float dq[N_DQ];
-        mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
-        if (p->dq_sum) {
-            float *to = sums_of(p, shared, stage);
-            if (!COPIES_FIRST) start_dq(dq, shared, ds, 0);
-            if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
-            __syncwarp();
-            if (COPIES_FIRST) start_dq(dq, shared, ds, 0);
-            if (p->turns) await_turn(p, shared, stage, t);
-#pragma unroll
-            for (int x = 0; x < PARTS; x++) {
-                if (x > 0) start_dq(dq, shared, ds, x);
-                wgmma_wait(0);
-                wgmma_hold(dq, N_DQ);
-                if (x + 1 == PARTS && threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
-                if (p->turns && x == 0) enter_turn();
-#pragma unroll
-                for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
-                to += (x + 1) % ACROSS ? 16 * DQ_COLUMNS : 64 * DIM - 16 * (DIM - DQ_COLUMNS);
-            }
-            if (p->turns) leave_turn(shared, t);
-        } else {
-            if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) load_ahead(maps, shared, t, stage);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
-        }
-        if (++stage == STAGES) stage = 0;
+        for (int x = 0; x < PART_BYTES; x += RUN) bulk_add(to + 2 * x, shared + SUMS + half * PART_BYTES + x, RUN);
+        bulk_commit();
+        bulk_wait_read();
+    }
+    mbar_arrive(shared + DQ_FREE + 8 * half);
+}
+
+/* One thread: dQ of every second step to the sums in memory, the half first that is first there. In order, the sums of
+ * one step have time to arrive while the other thread adds the next. */
+static __device__ __forceinline__ void add_all(const struct kp_sdpa_bwd *p, uint32_t shared, int odd) {
+    struct step s = first_step_of(p, shared);
+    if (odd) s = next_step(shared, s);
+#pragma unroll 1
+    for (int t = odd; t < steps_of(shared); t += 2) {
+        const uint32_t full = shared + DQ_FULL + 8 * odd, parity = t >> 1 & 1;
+        if (p->turns) await_turn(p, shared, s); /* while dQ is being formed */
+        int half = 0;
+        while (!mbar_try(full + 16 * half, parity)) half ^= 1;
+        add_half(p, shared, s, half);
+        mbar_wait(full + 16 * (half ^ 1), parity);
+        add_half(p, shared, s, half ^ 1);
+        if (p->turns) pass_on(p, shared, s);
+        s = next_step(shared, next_step(shared, s));
     }
 }
 #endif

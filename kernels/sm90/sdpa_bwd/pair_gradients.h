@@ -6,11 +6,6 @@
 #include "kernels/sm90/sdpa_bwd/pair_load.h"
 #include "kernels/sm90/sdpa_bwd/store.h"
 
-static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
-    __syncwarp();
-    if (lane_of() == 0) mbar_arrive(barrier);
-}
-
 /* dV of half of the columns += P^T dO: P lies with keys along the rows. */
 static __device__ __forceinline__ void product_dv(float g[N_GRAD / 2], uint64_t cells, uint64_t dout) {
     wgmma_hold(g, N_GRAD / 2);

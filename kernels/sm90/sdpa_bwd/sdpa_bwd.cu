@@ -11,26 +11,33 @@
  *                       V, dO slices --wgmma--> dP^T - shift (its sums begin at -shift), under the exponentials
  *                       dS^T = P^T o (dP^T - shift) --stmatrix, transposed--> dS in shared memory (two tiles)
  *                       P^T, dS^T (16-bit registers, A operands), dO, Q slices --wgmma--> dV, dK (f32 registers)
- *   last warpgroup:     dS, K slices --wgmma--> dQ of the step, 64 queries at a time x all keys
- *                       --red.v4--> sums of all CTAs of the head, f32, in the order of the fragments
+ *                       dS of all keys, K slices --wgmma--> half of dQ of the step before: 64 rows x 64 columns
+ *                       --> shared memory, f32, in the order of the fragments
+ *   last warpgroup:     a thread copies; two, for every second step each, add dQ to the sums of all CTAs of the head in
+ *                       memory (bulk reductions)
  *
  * kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and zeroes; sdpa_bwd_convert.cu rounds dQ. In order (turns): a row
- * tile's sums are added in the order of the key tiles; only the last warpgroup waits for its turn.
+ * tile's sums are added in the order of the key tiles; only the threads that add wait for their turn.
  *
- * Roles: warpgroups 0 .. GROUPS-1 compute; they never wait for each other, so that products of one overlap with the
- * exponentials of the other. The last one has DQ_REGISTERS; its first thread copies. Its dQ is made DQ_COLUMNS at a
- * time, as many as its registers hold.
- * Shared memory: K, V; Q and dO, STAGES of them; dS, two; lse and shift of each stage; mbarriers, struct place of each
- * stage, struct work, flags (work.h).
+ * Roles: warpgroups 0 .. GROUPS-1 compute. They share dS, which they need a step later: products of one overlap with
+ * the exponentials of the other, for neither waits as long as they are less than a step apart.
+ * Shared memory: K, V; Q and dO, STAGES of them; dS, two; dQ of a step; lse and shift of each stage; mbarriers, struct
+ * place of each stage, struct work, flags (work.h).
  *   mbarrier (arrivals)                                                                    phase
  *   KEYS_FULL (1 + bytes)                                                                  0
  *   ROWS_FULL[] (1 + bytes), ROWS_FREE[] (a warp each of the compute warpgroups)           step / STAGES
- *   DS_FULL[2] (a warp each of the compute warpgroups), DS_FREE[2] (a warp each of the last) step / 2
- *   named: MAIN (compute warpgroups: rows and keys that are not finite), DQ (the last warpgroup: turns)
+ *   DS_FULL[2] (a warp each of the compute warpgroups)                                     step / 2
+ *   DS_FREE[2] (the same: dQ has been formed)                                              (step + 1) / 2
+ *   DQ_FULL[2][2] (a warp each of the warpgroup): a half, steps even or odd                step / 2
+ *   DQ_FREE[2] (the thread that adds): a half                                              step
+ *   named: MAIN (compute warpgroups: rows and keys that are not finite)
+ * Step -1 has dS = 0 and place 1; its dQ is formed, that the loop is without branches, and not handed on: a branch
+ * around products makes ptxas serialise all of them.
  *
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN: not_finite.h.
  *
  * Figures: docs/kernels/sdpa_bwd_sm90.md. */
+#include "kernels/device/grid.h"
 #include "kernels/sm90/sdpa_bwd/dq.h"
 #include "kernels/sm90/sdpa_bwd/store.h"
 /* It reads the constants of work.h. */
@@ -68,23 +75,24 @@ static __device__ __forceinline__ void start_gradient(float g[N_GRAD], const uin
 
 /* ------------------------------------------------------------------ a compute warpgroup ------------ */
 
-static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
-    __syncwarp();
-    if (lane_of() == 0) mbar_arrive(barrier);
-}
-
 static __device__ __forceinline__ struct rows rows_of(uint32_t shared, int stage) {
     const uint32_t q = shared + ROWS_RING + stage * 2 * Q_BYTES, dout = q + Q_BYTES;
     return (struct rows){q, {dout, dout + Q_BYTES / 2}};
 }
 
-/* A step: cells, gradients. dS is handed to the last warpgroup as soon as it is there. */
+/* dS of step t has been stored, for both warpgroups. */
+static __device__ __forceinline__ void hand_cells(uint32_t shared, int t) {
+    async_fence();
+    arrive_warp(shared + DS_FULL + 8 * (t & 1));
+}
+
+/* A step: cells, gradients, half of dQ of the step before. */
 static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int wg,
-                                                 float factor, float dk[N_GRAD], float dv[N_GRAD]) {
+                                                 float dk[N_GRAD], float dv[N_GRAD]) {
     const int stage = t % STAGES;
     const uint32_t stats = shared + STATS + stage * 8 * ROWS;
     const struct rows r = rows_of(shared, stage);
-    float s[N_CELLS], d[N_CELLS];
+    float s[N_CELLS], d[N_CELLS], dq[N_DQ];
     uint32_t pr[N_PACKED], dr[N_PACKED];
     int special = 0;
     mbar_wait(shared + ROWS_FULL + 8 * stage, t / STAGES & 1);
@@ -102,15 +110,26 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
         hide_cells<3>(p, shared, recall_place(shared, stage), stats, wg, s, d);
         if (special) silence_cells(stats, d);
     }
-    mbar_wait(shared + DS_FREE + 8 * (t & 1), t >> 1 & 1 ^ 1);
-    score_gradients(s, d, factor);
+    mbar_wait(shared + DS_FREE + 8 * (t & 1), (t + 1) >> 1 & 1 ^ 1);
+    score_gradients(s, d, SCALED ? __uint_as_float(shared_load32(shared + FACTORS + 4)) : 1);
     round_cells(d, dr);
     store_cells(shared + DS_RING + (t & 1) * DS_BYTES + wg * DS_SLICE, dr);
     round_cells(s, pr);
-    start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
-    async_fence();
-    arrive_warp(shared + DS_FULL + 8 * (t & 1));
+    if (DIM == 64) { /* registers for P, dQ and dS at once are missing */
+        start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
+        hand_cells(shared, t);
+    }
+    mbar_wait(shared + DS_FULL + 8 * (t & 1 ^ 1), (t - 1) >> 1 & 1);
+    start_dq(dq, shared, shared + DS_RING + (t & 1 ^ 1) * DS_BYTES, wg);
+    if (DIM > 64) {
+        hand_cells(shared, t);
+        start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
+    }
     start_gradient(dk, dr, uniform_desc(slice_desc(r.q, Q_SLICE)));
+    wgmma_wait(DIM > 64 ? 2 : 1);
+    wgmma_hold(dq, N_DQ);
+    arrive_warp(shared + DS_FREE + 8 * (t & 1 ^ 1));
+    if (t > 0) hand_dq(shared, t - 1, wg, dq); /* under dK, or dV and dK */
     wgmma_wait(0);
     wgmma_hold(dv, N_GRAD);
     wgmma_hold(dk, N_GRAD);
@@ -123,22 +142,43 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
     arrive_warp(shared + ROWS_FREE + 8 * stage);
 }
 
+/* dS of step -1. */
+static __device__ __forceinline__ void clear_cells(uint32_t shared) {
+#pragma unroll
+    for (int x = 0; x < DS_BYTES; x += 16 * MAIN_THREADS)
+        shared_store128(shared + DS_RING + DS_BYTES + x + 16 * threadIdx.x, make_uint4(0, 0, 0, 0));
+    async_fence();
+}
+
 static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
-    float dk[N_GRAD], dv[N_GRAD], factor = 1;
+    float dk[N_GRAD], dv[N_GRAD];
 #pragma unroll
     for (int x = 0; x < N_GRAD; x++) dk[x] = dv[x] = 0;
-    if (SCALED) factor = choose_factor(&maps->all, shared, 1);
+    if (SCALED) { /* a register less; take_bad_keys has a barrier */
+        const float factor = choose_factor(&maps->all, shared, 1);
+        if (threadIdx.x == 0) shared_store32(shared + FACTORS + 4, __float_as_uint(factor));
+    }
     if (steps_of(shared) > 0) {
+        clear_cells(shared);
         mbar_wait(shared + KEYS_FULL, 0);
         take_bad_keys(shared, keys_from(shared, 0));
     }
 #pragma unroll 1
-    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, factor, dk, dv);
-    const int steps = steps_of(shared), last = steps - 1;
+    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, dk, dv);
+    const int last = steps_of(shared) - 1;
+    if (last >= 0) {
+        float dq[N_DQ];
+        mbar_wait(shared + DS_FULL + 8 * (last & 1), last >> 1 & 1);
+        start_dq(dq, shared, shared + DS_RING + (last & 1) * DS_BYTES, wg);
+        wgmma_wait(0);
+        wgmma_hold(dq, N_DQ);
+        arrive_warp(shared + DS_FREE + 8 * (last & 1));
+        hand_dq(shared, last, wg, dq);
+    }
     if (p->dv.data) store_keys(&p->dv, p->in.dim_v, shared, shared + V_TILE, 64 * wg, 64 * wg, 1, dv);
-    if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), last >> 1 & 1); /* dQ of the last step has read K */
+    if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), (last + 1) >> 1 & 1); /* both have read K */
     const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
     if (p->dk.data) store_keys(&p->dk, p->in.dim_qk, shared, shared + K_TILE, 64 * wg, 64 * wg, undo * p->in.scale, dk);
 }
@@ -152,6 +192,7 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
         struct work w;
         if (p->turns) { /* whoever waits for a turn waits for a CTA that has started */
             const int64_t ticket = p->in.heads_q * (p->stat_rows / ROWS);
+            grid_wait();
             if (threadIdx.x == 0) number = (uint32_t)take_ticket((int32_t *)p->turns + ticket);
             number = __shfl_sync(~0u, number, 0);
         }
@@ -161,16 +202,25 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
             mbar_init(shared + KEYS_FULL, 1);
             for (int x = 0; x < STAGES; x++)
                 mbar_init(shared + ROWS_FULL + 8 * x, 1), mbar_init(shared + ROWS_FREE + 8 * x, 4 * GROUPS);
-            for (int x = 0; x < 2; x++)
-                mbar_init(shared + DS_FULL + 8 * x, 4 * GROUPS), mbar_init(shared + DS_FREE + 8 * x, 4);
+            for (int x = 0; x < 2; x++) {
+                mbar_init(shared + DS_FULL + 8 * x, 4 * GROUPS), mbar_init(shared + DS_FREE + 8 * x, 4 * GROUPS);
+                mbar_init(shared + DQ_FULL + 8 * x, 4), mbar_init(shared + DQ_FULL + 16 + 8 * x, 4);
+                mbar_init(shared + DQ_FREE + 8 * x, 1);
+            }
             mbar_init_fence();
+            if (w.steps > 0) load_keys(&kp, &w, shared);
         }
     }
+    if (threadIdx.x == 32) fetch_map(&kp.k), fetch_map(&kp.v), fetch_map(&kp.q), fetch_map(&kp.dout);
+    grid_wait(); /* for prepare */
+    grid_release();
     __syncthreads();
     if (steps_of(shared) < 0) return;
     if (threadIdx.x >= MAIN_THREADS) {
-        registers_fewer<DQ_REGISTERS>();
-        copy_and_add(&kp, shared);
+        registers_fewer<LAST_REGISTERS>();
+        if (steps_of(shared) == 0) return;
+        if (threadIdx.x == COPIES) copy_all(&kp, shared);
+        if (threadIdx.x == ADDS || threadIdx.x == ADDS + 32) add_all(p, shared, (int)(threadIdx.x - ADDS) / 32);
     } else {
         registers_more<MAIN_REGISTERS>();
         compute(&kp, shared);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_bwd.cu and sdpa_bwd_pair.cu: turns of the warpgroup that adds dQ, where sums have an order. */
+ * Part of sdpa_bwd_pair.cu: turns of the warpgroup that adds dQ, where sums have an order. */
 #ifndef ATTN_SM90_SDPA_BWD_TURNS_H
 #define ATTN_SM90_SDPA_BWD_TURNS_H
 #include "kernels/device/reduce.h"
@@ -25,7 +25,7 @@ static __device__ __forceinline__ void await_turn(const struct kp_sdpa_bwd *p, u
         const int64_t row = (int64_t)place.x * p->stat_rows + w.stat0 + (int)place.y;
         int32_t *turn = (int32_t *)p->turns + row / ROWS;
         shared_store64(shared + TURN + 8 * (number & 1), (uint64_t)turn);
-        wait_turn(turn, (PAIR ? 2 : 1) * (w.key_tile - first)); /* each CTA of a pair has its columns */
+        wait_turn(turn, 2 * (w.key_tile - first)); /* each CTA of a pair has its columns */
     }
     __syncwarp();
 }
