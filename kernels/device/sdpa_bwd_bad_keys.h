@@ -22,26 +22,38 @@ static __device__ __forceinline__ int is_bad_key(uint32_t shared, int key) {
 /* What a zeroed key stands for: P = 0 to a row whose lse is finite (its score was -inf), NaN to a row of NaN. */
 static __device__ __forceinline__ float bad_key_share(float lse) { return lse == INF ? 0 : 0 * lse; }
 
+/* A named barrier: does any of its threads bring what is not 0? */
+static __device__ __forceinline__ int named_any(int id, int threads, uint32_t x) {
+    uint32_t any;
+    asm volatile("{\n .reg .pred p, q;\n setp.ne.b32 p, %1, 0;\n barrier.red.or.pred q, %2, %3, p;\n"
+                 " selp.b32 %0, 1, 0, q;\n}"
+                 : "=r"(any)
+                 : "r"(x), "r"(id), "r"(threads)
+                 : "memory");
+    return (int)any;
+}
+
 /* Once: note and zero keys with infinities or NaN; zero those past the end, from number `exist` of the CTA's on.
  * Whether any were stands at ANY_BAD. */
 static __device__ __forceinline__ void take_bad_keys(uint32_t shared, int exist) {
+    uint32_t any = 0;
     if (threadIdx.x < 8) shared_store32(shared + BAD_KEYS + 4 * threadIdx.x, 0);
-    named_sync(MAIN, MAIN_THREADS);
-#pragma unroll 2
+    if (threadIdx.x == 0) shared_store32(shared + ANY_BAD, 0);
+#pragma unroll 8
+    for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS)
+        any |= chunk_bad(chunk_of(shared + K_TILE, K_SLICE, x / (DIM / 8), x % (DIM / 8)));
+    if (!named_any(MAIN, MAIN_THREADS, any) && exist >= CTA_KEYS) return;
+#pragma unroll 1
     for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
         if (r < exist && chunk_bad(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8))))
             shared_or32(shared + BAD_KEYS + 4 * (r >> 5), 1u << (r & 31));
     }
     named_sync(MAIN, MAIN_THREADS);
-    uint32_t any = 0;
+    any = 0;
 #pragma unroll
     for (int x = 0; x < CTA_KEYS / 32; x++) any |= shared_load32(shared + BAD_KEYS + 4 * x);
     if (threadIdx.x == 0) shared_store32(shared + ANY_BAD, any);
-    if (!any && exist >= CTA_KEYS) {
-        named_sync(MAIN, MAIN_THREADS);
-        return;
-    }
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);

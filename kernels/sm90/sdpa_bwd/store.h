@@ -24,19 +24,27 @@ static __device__ __forceinline__ void store_keys(const struct kp_view *v, int w
     const int key = key0 + 16 * warp_of(), exist = w.seq.keys - w.j0 - key;
     uint16_t *to =
         (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + w.j0 + key + r0) * v->row + 8 * chunk;
-#pragma unroll 2
-    for (int r = r0; r < 16; r += DOWN, to += DOWN * v->row) {
-        const uint4 a =
-            shared_load128(tile + chunk / 8 * K_SLICE + (line0 + r) * 128 + ((chunk % 8 ^ (line0 + r & 7)) << 4));
-        if (r >= exist) break;
-        if (v->chunk == 16 && left >= 8) {
-            *(uint4 *)to = a;
-            continue;
-        }
-        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+    constexpr int AT_ONCE = 4;
+#pragma unroll 1
+    for (int r = r0; r < 16; r += AT_ONCE * DOWN) {
+        uint4 a[AT_ONCE];
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int from = line0 + r + u * DOWN;
+            a[u] = shared_load128(tile + chunk / 8 * K_SLICE + from * 128 + ((chunk % 8 ^ (from & 7)) << 4));
+        }
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++, to += DOWN * v->row) {
+            if (r + u * DOWN >= exist) break;
+            if (v->chunk == 16 && left >= 8) {
+                *(uint4 *)to = a[u];
+                continue;
+            }
+            const uint32_t word[4] = {a[u].x, a[u].y, a[u].z, a[u].w};
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+        }
     }
 }
 #endif
