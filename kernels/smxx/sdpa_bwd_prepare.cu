@@ -14,6 +14,7 @@
 #include "kernels/device/sdpa_bwd_rows.h"
 
 constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED;
+constexpr int AT_ONCE = 2; /* rows of a group of lanes whose loads are under way together */
 
 /* Largest numbers of a tile: ||dout row||^2 (or of V) and |shift|. */
 struct most {
@@ -32,21 +33,24 @@ static __device__ __forceinline__ float squares_of(uint4 a, int type) {
     return sum;
 }
 
-/* Sum of products of 8 elements of two rows, as far as there are `n`; `squares`: of y, added up. */
+/* Sum of products of 8 elements of two rows; `squares`: of v, added up. */
+static __device__ __forceinline__ float dot_words(uint4 u, uint4 v, int type, float *squares) {
+    const uint32_t p[4] = {u.x, u.y, u.z, u.w}, q[4] = {v.x, v.y, v.z, v.w};
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        sum += unpack16(type, p[e] & 0xffff) * unpack16(type, q[e] & 0xffff) +
+               unpack16(type, p[e] >> 16) * unpack16(type, q[e] >> 16);
+    if (SCALED) *squares += squares_of(v, KP_F16);
+    return sum;
+}
+/* The same of elements in memory, as far as there are `n`. */
 static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const struct kp_view *y, int64_t x_at,
                                                   int64_t y_at, int n, float *squares) {
     const uint16_t *a = (const uint16_t *)x->data + x_at, *b = (const uint16_t *)y->data + y_at;
     float sum = 0;
-    if (x->chunk == 16 && y->chunk == 16 && n >= 8) {
-        const uint4 u = *(const uint4 *)a, v = *(const uint4 *)b;
-        const uint32_t p[4] = {u.x, u.y, u.z, u.w}, q[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            sum += unpack16(x->dtype, p[e] & 0xffff) * unpack16(x->dtype, q[e] & 0xffff) +
-                   unpack16(x->dtype, p[e] >> 16) * unpack16(x->dtype, q[e] >> 16);
-        if (SCALED) *squares += squares_of(v, KP_F16);
-        return sum;
-    }
+    if (x->chunk == 16 && y->chunk == 16 && n >= 8)
+        return dot_words(*(const uint4 *)a, *(const uint4 *)b, x->dtype, squares);
 #pragma unroll
     for (int e = 0; e < 8; e++) {
         if (e < n) sum += unpack16(x->dtype, a[e]) * unpack16(x->dtype, b[e]);
@@ -59,12 +63,37 @@ static __device__ __forceinline__ float row_number(const struct kp_view *v, int 
     return v->data ? ((const float *)v->data)[b * v->batch + h * v->head + i * v->row] : 0;
 }
 
-/* `lanes` lanes side by side, lane `c` of them; only lane 0 stores. */
-static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
-                                                   int i, int64_t at, int lanes, int c, struct most *most) {
+static __device__ __forceinline__ int64_t row_place(const struct kp_view *v, int b, int h, int64_t row) {
+    return b * v->batch + h * v->head + row * v->row;
+}
+
+/* What is read of a row at once, whether it turns out to be empty or not: lse, and 8 elements of out and dout a lane
+ * where they are 16 bytes in a row. */
+struct first_words {
+    float lse;
+    uint4 out, dout;
+};
+static __device__ __forceinline__ struct first_words
+first_words_of(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h, int i, int c, int whole) {
     const int inside = i < s->sq;
     const int64_t row = s->q0 + i;
-    const float given = inside ? row_number(&p->lse, b, h, row) : INF;
+    struct first_words w;
+    w.lse = inside ? row_number(&p->lse, b, h, row) : INF;
+    w.out = w.dout = make_uint4(0, 0, 0, 0);
+    if (inside && whole) {
+        w.out = *(const uint4 *)((const uint16_t *)p->out.data + row_place(&p->out, b, h, row) + 8 * c);
+        w.dout = *(const uint4 *)((const uint16_t *)p->dout.data + row_place(&p->dout, b, h, row) + 8 * c);
+    }
+    return w;
+}
+
+/* `lanes` lanes side by side, lane `c` of them; one of them stores. */
+static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
+                                                   int i, int64_t at, int lanes, int c, int stores, int whole,
+                                                   const struct first_words *first, struct most *most) {
+    const int inside = i < s->sq;
+    const int64_t row = s->q0 + i;
+    const float given = first->lse;
     const int alive = inside && fabsf(given) != INF;
     int sees = alive;
     if (p->in.flags & KP_LSE_WITH_SINK) {
@@ -75,17 +104,17 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
         for (int d = 1; d < lanes; d *= 2) sees &= __shfl_xor_sync(~0u, sees, d);
     }
     float dot = 0, squares = 0;
+    if (alive && whole) dot = dot_words(first->out, first->dout, p->out.dtype, &squares);
     if (alive)
-        for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes) {
-            dot += dot_chunk(&p->out, &p->dout, b * p->out.batch + h * p->out.head + row * p->out.row + x,
-                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x, &squares);
-        }
+        for (int x = 8 * c + (whole ? 8 * lanes : 0); x < p->in.dim_v; x += 8 * lanes)
+            dot += dot_chunk(&p->out, &p->dout, row_place(&p->out, b, h, row) + x, row_place(&p->dout, b, h, row) + x,
+                             p->in.dim_v - x, &squares);
     for (int d = 1; d < lanes; d *= 2) dot += __shfl_xor_sync(~0u, dot, d);
     if (SCALED) {
         for (int d = 1; d < lanes; d *= 2) squares += __shfl_xor_sync(~0u, squares, d);
         most->squares = fmaxf(most->squares, if_finite(squares));
     }
-    if (c != 0) return;
+    if (!stores) return;
 
     const int base2 = (p->in.flags & KP_LSE_BASE_2) != 0, includes = (p->in.flags & KP_LSE_WITH_SINK) != 0;
     const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
@@ -159,8 +188,8 @@ static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, i
     if (threadIdx.x == 0) ((float *)scaled->key_bounds)[x] = most.squares;
 }
 
-/* Left to itself, ptxas spills for a fourth CTA with bounds, and goes without it where there are none. */
-extern "C" __global__ void __launch_bounds__(THREADS, SCALED ? 3 : 4)
+/* A fourth CTA of an SM would have spills. */
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
     CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
     const struct kp_sdpa_bwd &p = all.bwd;
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
@@ -192,10 +221,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, SCALED ? 3 : 4)
             float4 *to = (float4 *)((float *)p.dq_sum + at * p.dim);
             for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) to[x] = make_float4(0, 0, 0, 0);
         }
-        const int lane = (int)threadIdx.x % 32; /* a warp whose rows end early repeats the last one */
-        for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p.rows; r0 += THREADS / lanes) {
-            const int r = min(r0 + lane / lanes, p.rows - 1);
-            prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes, &most);
+        const int lane = (int)threadIdx.x % 32; /* past the last row it is read again, not stored */
+        const int whole = p.out.chunk == 16 && p.dout.chunk == 16 && p.in.dim_v >= 8 * (lane % lanes) + 8;
+        for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p.rows; r0 += AT_ONCE * THREADS / lanes) {
+            struct first_words first[AT_ONCE];
+            int r[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                r[u] = min(r0 + u * THREADS / lanes + lane / lanes, p.rows - 1);
+                first[u] = first_words_of(&p, &s, b, h, i0 + r[u], lane % lanes, whole);
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++)
+                prepare_row(&p, &s, b, h, i0 + r[u], at + r[u], lanes, lane % lanes,
+                            lane % lanes == 0 && r[u] == r0 + u * THREADS / lanes + lane / lanes, whole, &first[u],
+                            &most);
         }
         if constexpr (SCALED) {
             most = cta_most(most, share);
