@@ -8,7 +8,11 @@
  * numbers. A warp takes 8 rows g and 4 such runs of columns: it reads whole lines and writes 64 bytes of each row. The
  * factor of dS (f16) is undone here.
  *
+ * early: it stands by while the main kernel ends (programmatic dependent launch).
  * fours: the element is (((warp N + n) M + m) 32 + lane) 4 + c; eight columns are four pairs of numbers. */
+#ifdef CFG_EARLY
+#include "kernels/device/grid.h"
+#endif
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
@@ -38,6 +42,9 @@ static __device__ __forceinline__ void store_chunk(const struct kp_sdpa_bwd *p, 
 extern "C" __global__ void __launch_bounds__(THREADS)
     CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
     const struct kp_sdpa_bwd &p = all.bwd;
+#ifdef CFG_EARLY
+    grid_wait();
+#endif
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
     const int n_tiles = p.dim / p.dim_warps / 8; /* N */
     const int g = (int)threadIdx.x % 32 / 4;

@@ -29,6 +29,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
         m.row_warps = m.rows / 16; /* a product of 64 rows after the other */
         m.box_rows = m.rows;
         m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS : KP_SDPA_BWD_SM90_THREADS(*c);
+        m.early = !c->pair; /* clusters are slower so */
         m.shared_bytes = c->pair ? KP_SDPA_BWD_SM90_PAIR_SHARED(*c) : KP_SDPA_BWD_SM90_SHARED(*c);
     }
     return m;

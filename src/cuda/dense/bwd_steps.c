@@ -12,22 +12,28 @@ static const char sums_symbol[] = "attn_sdpa_bwd_smxx_sums";
 
 /* What differs with the type: f16 has a factor for dS, made of bounds that prepare finds, undone by convert too. */
 struct steps_of_type {
-    const char *prepare, *convert[2], *bias; /* convert: by attn_cuda_bwd_main.fours */
-    size_t params_bytes;                     /* of prepare, main and convert */
+    const char *prepare, *convert[2], *early_convert, *bias; /* convert: by attn_cuda_bwd_main.fours */
+    size_t params_bytes;                                     /* of prepare, main and convert */
     int scaled;
 };
 static const struct steps_of_type *steps_of(const attn_problem *p) {
-    static const struct steps_of_type bf16 = {"attn_sdpa_bwd_smxx_prepare",
-                                              {"attn_sdpa_bwd_smxx_convert", "attn_sdpa_bwd_smxx_convert_fours"},
-                                              "attn_sdpa_bwd_bias_sm80_bf16",
-                                              sizeof(struct kp_sdpa_bwd),
-                                              0};
-    static const struct steps_of_type f16 = {"attn_sdpa_bwd_smxx_prepare_f16",
-                                             {"attn_sdpa_bwd_smxx_convert_f16", "attn_sdpa_bwd_smxx_convert_fours_f16"},
-                                             "attn_sdpa_bwd_bias_sm80_f16",
-                                             sizeof(struct kp_sdpa_bwd_scaled),
-                                             1};
+    static const struct steps_of_type bf16 = {
+        "attn_sdpa_bwd_smxx_prepare", {"attn_sdpa_bwd_smxx_convert", "attn_sdpa_bwd_smxx_convert_fours"},
+        "attn_sdpa_bwd_sm90_convert", "attn_sdpa_bwd_bias_sm80_bf16",
+        sizeof(struct kp_sdpa_bwd),   0};
+    static const struct steps_of_type f16 = {
+        "attn_sdpa_bwd_smxx_prepare_f16",  {"attn_sdpa_bwd_smxx_convert_f16", "attn_sdpa_bwd_smxx_convert_fours_f16"},
+        "attn_sdpa_bwd_sm90_convert_f16",  "attn_sdpa_bwd_bias_sm80_f16",
+        sizeof(struct kp_sdpa_bwd_scaled), 1};
     return p->dtype == ATTN_F16 ? &f16 : &bf16;
+}
+
+static int begins_early(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m) {
+    return m->early && attn_cuda_limits_of(dev)->early_launch;
+}
+static const char *convert_of(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
+                              const attn_problem *p) {
+    return begins_early(dev, m) ? steps_of(p)->early_convert : steps_of(p)->convert[m->fours];
 }
 
 static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_MASK | ATTN_GRAD_ALIBI); }
@@ -78,7 +84,7 @@ int attn_cuda_bwd_refuse(const struct attn_core_device *dev, const struct attn_c
                          struct attn_text *why) {
     if (attn_cuda_sdpa_refuse(p, m->dim, m->dim, why) || attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
-        attn_cuda_refuse_image(dev, steps_of(p)->convert[m->fours], 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
+        attn_cuda_refuse_image(dev, convert_of(dev, m, p), 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
         attn_cuda_dout_refuse(dev, why) || (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 1;
@@ -107,7 +113,7 @@ attn_status attn_cuda_bwd_prepare(struct attn_core_device *dev, const struct att
     } images[] = {
         {m->symbol, m->shared_bytes, 1},
         {steps_of(p)->prepare, 0, 1},
-        {steps_of(p)->convert[m->fours], 0, 1},
+        {convert_of(dev, m, p), 0, 1},
         {sums_symbol, 1024, wants_sums(p)},
         {steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
     };
@@ -191,7 +197,9 @@ void attn_cuda_bwd_write_note(const struct attn_core_device *dev, const struct a
     const int32_t ctas = m->ctas > 1 ? m->ctas : 1;
     work[ATTN_CUDA_BWD_MAIN] = step(dev, m->symbol, type->params_bytes, g.items * ctas, m->threads, m->shared_bytes);
     work[ATTN_CUDA_BWD_MAIN].grid.cluster = (uint32_t)ctas;
-    work[ATTN_CUDA_BWD_CONVERT] = step(dev, type->convert[m->fours], type->params_bytes, row_tiles, 256, 0);
+    work[ATTN_CUDA_BWD_MAIN].grid.early = (uint8_t)begins_early(dev, m);
+    work[ATTN_CUDA_BWD_CONVERT] = step(dev, convert_of(dev, m, p), type->params_bytes, row_tiles, 256, 0);
+    work[ATTN_CUDA_BWD_CONVERT].grid.early = (uint8_t)begins_early(dev, m);
     if (wants_bias(p)) work[ATTN_CUDA_BWD_BIAS] = step(dev, type->bias, bytes, 0, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES);
     if (wants_sums(p)) work[ATTN_CUDA_BWD_SUMS] = step(dev, sums_symbol, bytes, 0, 256, 1024);
 }

@@ -16,6 +16,7 @@ struct attn_cuda_bwd_main {
     int32_t fours;                 /* 1: dQ is summed four numbers a lane at a time (convert) */
     int32_t row_warps, dim_warps;  /* how warps share a tile of dQ */
     int32_t ordered;               /* 1: dQ is summed in the order of the key tiles */
+    int32_t early;                 /* 1: it and convert wait for the kernel before by themselves */
     int32_t threads, shared_bytes; /* of a CTA */
 };
 
