@@ -312,6 +312,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # A dout of one number on values of one sign: dP and Delta are 500 times their difference.
     attn_sim_check(check_truncated_dp mla_bwd_sm80_f16_d576_h16 20436340687321
                    "mla_bwd hq=1 sq=8 sk=20 d=576 topk=65 f16 causal dlse q_start=36 group=8" ATTNSIM_MMA=h100)
+    foreach(row h64 h64_even)
+      attn_sim_check(check_truncated_dp_${row} mla_bwd_sm90_f16_d512_${row} 131149
+                     "mla_bwd hq=3 sq=4 sk=40 d=512 topk=65 f16 align=16" ATTNSIM_MMA=h100)
+    endforeach()
   endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * mma.sync: D = A B + C over a warp. Products of 16-bit and tf32 numbers are exact in f32 and are added in the order of
  * k; the machine adds them in an order and precision of its own, so results agree to rounding, not bit by bit. With
- * ATTNSIM_MMA=h100 sums in f32 are formed as that machine forms them, bit by bit (sum_aligned).
+ * ATTNSIM_MMA=h100 sums in f32 are formed as that machine forms them, bit by bit (aligned_sum.h).
  *
  * Lane 4 g + t. 32-bit registers of A, rows g and g + 8 in turn, then the next columns; B likewise by columns of n:
  *   16 bits  a[i]: row g + 8 (i & 1), columns 2t, 2t+1 + 8 (i >> 1)      b[i]: rows 2t, 2t+1 + 8 i of column g
  *    8 bits  a[i]: ...                columns 4t..4t+3 + 16 (i >> 1)     b[i]: rows 4t..4t+3 + 16 i
  *   tf32, f64 a[i]: ...               column t + 4 (i >> 1)              b[i]: row t + 4 i
  *   C        c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8    (f16: two to a register) */
+#include "exec/aligned_sum.h"
 #include "exec/exec.h"
 #include "exec/formats.h"
 
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_K = 64 };
+enum { MAX_K = SIM_ALIGNED_MOST };
 typedef float row8 __attribute__((vector_size(32)));
 
 static float element(uint32_t v, enum ptx_type type) {
@@ -179,35 +180,7 @@ static double value_of(const struct sim_warp *w, uint32_t place, uint32_t lane, 
     }
 }
 
-static int exponent(double x) { /* of 0: less than of any product */
-    uint64_t u;
-    memcpy(&u, &x, 8);
-    return (int)(u >> 52 & 0x7ff) - 1023;
-}
-/* c + sum a[j] b[j] as tensor cores of sm_90 form it: all terms are cut off, towards zero, two bits below the last bit
- * that a number of f32 would have whose exponent is the largest of all terms' (of a product: the sum of its factors'),
- * then added exactly, then cut off to f32. Every bit of f16, bf16 and tf32 in tests/sim/golden/golden_h100.bin shows
- * this. */
-static double sum_aligned(double c, const double *a, const double (*b)[8], uint32_t column, uint32_t k) {
-    enum { LAST = 23, MORE = 2, LEAST = -126 };
-    int top = exponent(c);
-    double term[MAX_K], plain = c;
-    for (uint32_t j = 0; j < k; j++) {
-        const int e = exponent(a[j]) + exponent(b[j][column]);
-        top = e > top ? e : top;
-        plain += term[j] = a[j] * b[j][column];
-    }
-    if (!isfinite(plain)) return plain;
-    if (top < -500) return 0; /* nothing but zeros */
-    const double up = ldexp(1, LAST + MORE - top);
-    int64_t cut = (int64_t)(c * up);
-    for (uint32_t j = 0; j < k; j++) cut += (int32_t)(term[j] * up);
-    const double sum = (double)cut / up;
-    const int e = exponent(sum), last = (e > LEAST ? e : LEAST) - LAST;
-    return cut ? ldexp((double)(int64_t)ldexp(sum, -last), last) : 0;
-}
-
-/* wide: sum_aligned. */
+/* wide: sim_aligned_sum. */
 SIM_HEAD(mma_any) {
     const uint32_t *list = w->list + in->list;
     uint32_t parts = 1u << in->x, rows = in->count, tall = rows / 8, k = in->bytes;
@@ -229,7 +202,11 @@ SIM_HEAD(mma_any) {
                    : in->type == PTX_S32 ? (double)(int32_t)W32(c[i])[l]
                    : in->type == PTX_F16 ? (double)sim_from_f16(W32(c[i / 2])[l] >> (16 * (i & 1)) & 0xffff)
                                          : (double)F32(c[i])[l];
-        if (in->wide) v = sum_aligned(v, a[r], (const double(*)[8])b, column, k);
+        if (in->wide) {
+            double y[MAX_K];
+            for (uint32_t j = 0; j < k; j++) y[j] = b[j][column];
+            v = sim_aligned_sum(v, a[r], y, k);
+        }
         for (uint32_t j = 0; j < k && !in->wide; j++) {
             double term = a[r][j] * b[j][column];
             v = in->type == PTX_F64   ? fma(a[r][j], b[j][column], v)

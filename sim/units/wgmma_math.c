@@ -8,10 +8,13 @@
  *             none      (k % 8) 16 + c stride + (k / 8) leading
  * The start is added first; then bits 4.. of the whole address are turned by bits 7.., counted from where the pattern
  * of the swizzle starts, which the base offset tells if that is no multiple of 1024, 512 or 256 bytes.
- * Sums are taken in f32 in the order of k; the machine has an order and precision of its own. */
+ * Sums are taken in f32 in the order of k; the machine has an order and precision of its own. ATTNSIM_MMA=h100: as
+ * mma.sync has them on that machine (exec/aligned_sum.h). */
 #include "units/wgmma_math.h"
+#include "exec/aligned_sum.h"
 #include "exec/formats.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef float row8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -73,8 +76,25 @@ void wgmma_gather(const uint8_t *shared, const uint32_t *chunks, uint32_t n_chun
         }
     }
 }
+static void aligned_product(float *sums, const float *a, const float *b, uint32_t rows, uint32_t n, uint32_t k,
+                            uint32_t pitch_a, uint32_t pitch) {
+    double row[SIM_ALIGNED_MOST], column[SIM_ALIGNED_MOST];
+    for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t q = 0; q < k; q++) column[q] = (double)b[(size_t)q * pitch + j];
+        for (uint32_t i = 0; i < rows; i++) {
+            float *sum = sums + (size_t)i * pitch + j;
+            for (uint32_t q = 0; q < k; q++) row[q] = (double)a[(size_t)i * pitch_a + q];
+            *sum = (float)sim_aligned_sum((double)*sum, row, column, k);
+        }
+    }
+}
 void wgmma_product(float *sums, const float *a, const float *b, uint32_t rows, uint32_t n, uint32_t k, uint32_t pitch_a,
                    uint32_t pitch) {
+    const char *as = getenv("ATTNSIM_MMA");
+    if (as && !strcmp(as, "h100")) {
+        aligned_product(sums, a, b, rows, n, k, pitch_a, pitch);
+        return;
+    }
     for (uint32_t j = 0; j < n; j += 8)
         for (uint32_t i = 0; i < rows; i += 4) {
             float *out = sums + (size_t)i * pitch + j;

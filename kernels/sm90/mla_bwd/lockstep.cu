@@ -54,8 +54,8 @@
 
 static_assert(!PARTLY, "pairs that add to memory are pingpong.cu's");
 
-/* As in specialized.cu: f16 needs a score in several sums. */
-constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
+/* 16-column steps of a sum: as in specialized.cu, f16 needs a score and dP in several sums. */
+constexpr uint32_t S_STEPS = TYPE == KP_F16 ? 12 : 4 * SLICES, DP_STEPS = TYPE == KP_F16 ? 2 : 4 * V_SLICES;
 
 /* Sums over heads for dist are formed under the products of dQ, where there are registers for them. */
 constexpr int SUM_LATER = CTAS == 1 && !PAIRS;
@@ -70,24 +70,28 @@ static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, u
 template <int W>
 static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], uint32_t parity, int first) {
     const uint64_t a = slice_desc(shared + (W ? DOUT_AT : Q_AT), 0), k = slice_desc(shared + K_AT, 0);
-    constexpr uint32_t N = W ? V_SLICES : SLICES, PART = W ? N : SUM_SLICES;
+    constexpr uint32_t N = W ? V_SLICES : SLICES, PART = W ? DP_STEPS : S_STEPS, RUN = PART < 4 ? PART : 4;
     float y[32];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
         const uint32_t base = slice_of(i) * SLICE;
         wait_slice(shared, i, parity, first);
-        if (i % PART == 0) wgmma_hold(y, 32);
-        wgmma_fence();
 #pragma unroll
-        for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, base + kk * 32), desc_move(k, base + kk * 32), i % PART + kk > 0);
-        wgmma_commit();
-        if (i + 1 < N && i % PART + 1 < PART) continue;
-        wgmma_wait(0);
-        wgmma_hold(y, 32);
-        /* 0 + y is no copy, as there */
+        for (uint32_t step = 4 * i; step < 4 * i + 4; step += RUN) {
+            if (step % PART == 0) wgmma_hold(y, 32);
+            wgmma_fence();
 #pragma unroll
-        for (int e = 0; e < 32; e++) s[e] = PART == N ? y[e] : __fadd_rn(i < PART ? 0 : s[e], y[e]);
+            for (uint32_t k16 = step; k16 < step + RUN; k16++)
+                wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, base + k16 % 4 * 32), desc_move(k, base + k16 % 4 * 32),
+                                         k16 % PART > 0);
+            wgmma_commit();
+            if (step + RUN < 4 * N && (step + RUN) % PART) continue;
+            wgmma_wait(0);
+            wgmma_hold(y, 32);
+            /* 0 + y is no copy, as there */
+#pragma unroll
+            for (int e = 0; e < 32; e++) s[e] = PART >= 4 * N ? y[e] : __fadd_rn(step < PART ? 0 : s[e], y[e]);
+        }
     }
 }
 
@@ -192,7 +196,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
     if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
-    uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of work tiles with slots */
+    uint32_t n = 0, parity = 0; /* tiles; bit 0: of tiles, bit 1: of work tiles with slots */
     for (uint32_t work = 0; has_work(p, work); work++) {
         keep_work_of<W>(p, item_at(p, work), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);

@@ -42,8 +42,11 @@
 /* ------------------------------------------------------------------ S, dP, dQ ---------------------- */
 
 /* The matrix unit cuts off what lies below the last bit of a running sum, always towards zero (docs/numerics.md): f16
- * needs a score in several sums. Products of bf16 have 16 bits and lose a third of what those of f16 do. */
+ * needs a score in several sums, and dP, which may be all but Delta, in sums of two steps. Products of bf16 have 16
+ * bits and lose a third of what those of f16 do; its bounds are eight times as wide. */
 constexpr uint32_t SUMS = TYPE == KP_F16 ? 3 : 1, SUM_SLICES = SUMS == 3 ? 3 : SLICES;
+constexpr uint32_t DP_STEPS = TYPE == KP_F16 ? 2 : 4; /* of a commit; a slice has 4 */
+constexpr int DP_SUMS = TYPE == KP_F16;               /* each commit is a sum */
 
 /* S of slots 32 w .. 32 w + 31, group by group of slices as they come; x: the place of a sum. */
 template <int W>
@@ -76,19 +79,29 @@ static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], 
     }
 }
 
-/* dP of the same slots, after S: all slices are there. */
-template <int W> static __device__ __forceinline__ void start_dp(uint32_t shared, float x[16]) {
+/* dP of the same slots, after S: all slices are there. In one sum it is under way in x on return, in several it is
+ * in s. */
+template <int W> static __device__ __forceinline__ void start_dp(uint32_t shared, float x[16], float s[16]) {
     const uint64_t o = slice_desc(shared + DOUT_AT, 0), k = slice_desc(shared + K_AT + W * 4096, 0);
 #pragma unroll
-    for (int e = 0; e < 16; e++) x[e] = 0;
+    for (int e = 0; e < 16; e++) x[e] = s[e] = 0;
     wgmma_hold(x, 16);
 #pragma unroll 1
     for (uint32_t y = 0; y < V_SLICES; y++) {
-        wgmma_fence();
 #pragma unroll
-        for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(o, y * SLICE + kk * 32), desc_move(k, y * SLICE + kk * 32), 1);
-        wgmma_commit();
+        for (uint32_t k0 = 0; k0 < 4; k0 += DP_STEPS) {
+            wgmma_fence();
+#pragma unroll
+            for (uint32_t kk = k0; kk < k0 + DP_STEPS; kk++)
+                wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(o, y * SLICE + kk * 32), desc_move(k, y * SLICE + kk * 32),
+                                         !DP_SUMS || kk > k0);
+            wgmma_commit();
+            if (!DP_SUMS) continue;
+            wgmma_wait(0);
+            wgmma_hold(x, 16);
+#pragma unroll
+            for (int e = 0; e < 16; e++) s[e] = __fadd_rn(s[e], x[e]);
+        }
     }
 }
 
@@ -110,10 +123,11 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
         for (int x = 0; x < 16; x++) rope[x] = 0;
 #pragma unroll 1
         for (int t = 0; t < tiles; t++, parity ^= 1) {
-            float x[16], prob[16];
+            float x[16], prob[16], dp[16];
             score_tile<W>(shared, x, prob, parity, t == 0);
-            exponents(shared, p, prob);
-            start_dp<W>(shared, x);
+            if (!DP_SUMS) exponents(shared, p, prob);
+            start_dp<W>(shared, x, dp);
+            if (DP_SUMS) exponents(shared, p, prob); /* dP has no registers for them */
             const uint32_t mask = shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W);
             probabilities(shared, prob, mask);
             if (p->part_dist) {
@@ -131,11 +145,11 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
                 uint32_t word[8];
                 int k = 0;
                 if (SCALED) {
-                    leave_bound(shared, p, x, 16, 4 * W + (uint32_t)warp_of(), parity & 1, t == 0);
+                    leave_bound(shared, p, DP_SUMS ? dp : x, 16, 4 * W + (uint32_t)warp_of(), parity & 1, t == 0);
                     named_sync(5, 256);
                     k = exponent_at(shared, parity & 1);
                 }
-                store_cells<W>(shared, p, prob, x, power_of_two(k), word);
+                store_cells<W>(shared, p, prob, DP_SUMS ? dp : x, power_of_two(k), word);
                 if (SCALED) follow(shared, q, rope, parity & 1, k, t == 0);
             }
             async_fence();
