@@ -107,21 +107,31 @@ static __device__ __forceinline__ void add_half(const struct kp_sdpa_bwd *p, uin
     mbar_arrive(shared + DQ_FREE + 8 * half);
 }
 
-/* One thread: dQ of every second step to the sums in memory, the half first that is first there. In order, the sums of
- * one step have time to arrive while the other thread adds the next. */
-static __device__ __forceinline__ void add_all(const struct kp_sdpa_bwd *p, uint32_t shared, int odd) {
+/* One thread: its half of dQ of every step to the sums in memory. */
+static __device__ __forceinline__ void add_halves(const struct kp_sdpa_bwd *p, uint32_t shared, int half) {
+    struct step s = first_step_of(p, shared);
+#pragma unroll 1
+    for (int t = 0; t < steps_of(shared); t++) {
+        mbar_wait(shared + DQ_FULL + 16 * half + 8 * (t & 1), t >> 1 & 1);
+        add_half(p, shared, s, half);
+        s = next_step(shared, s);
+    }
+}
+/* The same in order: one thread, dQ of every second step, the half first that is first there. The sums of one step have
+ * time to arrive while the other thread adds the next. */
+static __device__ __forceinline__ void add_ordered(const struct kp_sdpa_bwd *p, uint32_t shared, int odd) {
     struct step s = first_step_of(p, shared);
     if (odd) s = next_step(shared, s);
 #pragma unroll 1
     for (int t = odd; t < steps_of(shared); t += 2) {
         const uint32_t full = shared + DQ_FULL + 8 * odd, parity = t >> 1 & 1;
-        if (p->turns) await_turn(p, shared, s); /* while dQ is being formed */
+        await_turn(p, shared, s); /* while dQ is being formed */
         int half = 0;
         while (!mbar_try(full + 16 * half, parity)) half ^= 1;
         add_half(p, shared, s, half);
         mbar_wait(full + 16 * (half ^ 1), parity);
         add_half(p, shared, s, half ^ 1);
-        if (p->turns) pass_on(p, shared, s);
+        pass_on(p, shared, s);
         s = next_step(shared, next_step(shared, s));
     }
 }

@@ -13,8 +13,8 @@
  *                       P^T, dS^T (16-bit registers, A operands), dO, Q slices --wgmma--> dV, dK (f32 registers)
  *                       dS of all keys, K slices --wgmma--> half of dQ of the step before: 64 rows x 64 columns
  *                       --> shared memory, f32, in the order of the fragments
- *   last warpgroup:     a thread copies; two, for every second step each, add dQ to the sums of all CTAs of the head in
- *                       memory (bulk reductions)
+ *   last warpgroup:     a thread copies; two add dQ to the sums of all CTAs of the head in memory (bulk reductions):
+ *                       each a half of every step, or, in order, every second step
  *
  * kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and zeroes; sdpa_bwd_convert.cu rounds dQ. In order (turns): a row
  * tile's sums are added in the order of the key tiles; only the threads that add wait for their turn.
@@ -220,7 +220,13 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
         registers_fewer<LAST_REGISTERS>();
         if (steps_of(shared) == 0) return;
         if (threadIdx.x == COPIES) copy_all(&kp, shared);
-        if (threadIdx.x == ADDS || threadIdx.x == ADDS + 32) add_all(p, shared, (int)(threadIdx.x - ADDS) / 32);
+        if (threadIdx.x == ADDS || threadIdx.x == ADDS + 32) {
+            const int number = (int)(threadIdx.x - ADDS) / 32;
+            if (p->turns)
+                add_ordered(p, shared, number);
+            else
+                add_halves(p, shared, number);
+        }
     } else {
         registers_more<MAIN_REGISTERS>();
         compute(&kp, shared);
