@@ -58,13 +58,22 @@ else
     *attn_sim_cuda*) where=(--driver sim) && export ATTNSIM_GPU=b200 ;;
     *) where=(--device cuda:0) ;;
     esac
+    some_random() { # of random problems a row may refuse all
+        "$build/attn" check "$@" --repeat "${REPEAT:-20}" || [ $? -eq 77 ]
+    }
     for row in $rows; do
-        problem=()
-        [[ ! $row =~ ^attn_(sdpa_[a-z]*)_.*_(bf16|f16)_d([0-9]+)(_v([0-9]+))? ]] || # of random ones most have a feature that it refuses
-            problem=(--problem "${BASH_REMATCH[1]} hq=2 hk=1 sq=200 sk=300 d=${BASH_REMATCH[3]} dv=${BASH_REMATCH[5]:-${BASH_REMATCH[3]}} ${BASH_REMATCH[2]} causal bottom_right seqlens_k sink lse_with_sink align=16")
-        [[ ! $row =~ ^attn_(mla_bwd)_joined_.*_(bf16)_d([0-9]+) ]] ||
-            problem=(--problem "${BASH_REMATCH[1]} hq=40 sq=11 sk=300 d=${BASH_REMATCH[3]} topk=200 ${BASH_REMATCH[2]} group=2 causal q_start=100 topk_length sink grad_sink with_dist align=16")
-        step "$row" "$build/attn" check "${where[@]}" --kernel "$row" "${problem[@]}" --repeat "${REPEAT:-20}"
+        [[ $row =~ ^attn_(sdpa_[a-z]*|mla_[a-z]*|dist)_.*_(bf16|f16)_d([0-9]+)(_v([0-9]+))? ]] || continue
+        op=${BASH_REMATCH[1]} dtype=${BASH_REMATCH[2]} d=${BASH_REMATCH[3]} v=${BASH_REMATCH[5]:-${BASH_REMATCH[3]}}
+        group=
+        [[ $row != *_joined_* ]] || group=group=2
+        case $op in
+        sdpa_*) problem="$op hq=2 hk=1 sq=200 sk=300 d=$d dv=$v $dtype causal bottom_right seqlens_k sink lse_with_sink align=16" ;;
+        mla_fwd) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length sink $group align=16" ;;
+        mla_bwd) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length sink grad_sink with_dist $group align=16" ;;
+        dist) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length $group align=16" ;;
+        esac
+        step "$row" "$build/attn" check "${where[@]}" --kernel "$row" --problem "$problem"
+        [ "${where[0]}" = --driver ] || step "$row, random problems" some_random "${where[@]}" --kernel "$row"
     done
 fi
 if [ "$failed" -eq 0 ]; then
