@@ -226,6 +226,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5")
     attn_sim_check(check_wgmma_packed sdpa_fwd_wgmma_sm90_f16_d128 1
                    "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_wgmma_d192_v128 sdpa_fwd_wgmma_sm90_bf16_d192_v128 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=300 sk=400 d=192 dv=128 bf16 causal bottom_right sink max_logits align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_wgmma_d192 sdpa_fwd_wgmma_sm90_f16_d192 6
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=300 sk=400 d=190 dv=192 f16 left=90 right=30 seqlens_k out=f32 align=16" ATTNSIM_SMS=3)
     # Results in f32, exact maxima, softcap and ALiBi there; NaN and infinities among what the first two look at.
     foreach(row bf16_d64 f16_d128 bf16_d256)
       string(REGEX REPLACE "_.*" "" dtype ${row})

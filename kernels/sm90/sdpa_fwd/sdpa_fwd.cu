@@ -39,6 +39,7 @@
 #include "kernels/sm90/sdpa_fwd/hidden_values.h"
 #include "kernels/sm90/sdpa_fwd/loads.h"
 #include "kernels/sm90/sdpa_fwd/softmax.h"
+#include "kernels/sm90/sdpa_fwd/wgmma_n192.h"
 
 /* ------------------------------------------------------------------ products ----------------------- */
 
@@ -50,6 +51,7 @@ static __device__ __forceinline__ void product_qk(float *s, uint64_t q, uint64_t
 static __device__ __forceinline__ void product_pv(float *o, const uint32_t *p, uint64_t v) {
     if (DIM_V == 64) wgmma_rs_n64<TYPE, 1>(o, p, v, 1);
     if (DIM_V == 128) wgmma_rs_n128<TYPE, 1>(o, p, v, 1);
+    if (DIM_V == 192) wgmma_rs_n192<TYPE, 1>(o, p, v, 1);
     if (DIM_V == 256) wgmma_rs_n256<TYPE, 1>(o, p, v, 1);
 }
 
