@@ -13,7 +13,8 @@ MOST_COPIES = 16
 
 def problems(words):
     """(overlap or None, problem text): @NAME is bench/cases/NAME.txt; a word with blanks is a problem; anything else a file.
-    A line `--overlap J` of a file holds for the lines after it."""
+    A line `--overlap J` of a file holds for the lines after it. Those after `--lengths` are left out: peers are not
+    given such sequences."""
     here = pathlib.Path(__file__).resolve().parent / "cases"
     for word in words:
         if " " in word:
@@ -21,12 +22,14 @@ def problems(words):
             continue
         path = pathlib.Path(word[1:]) if word.startswith("@") else pathlib.Path(word)
         path = path if path.exists() else here / f"{path}.txt"
-        overlap = None
+        overlap, lengths = None, "0"
         for line in path.read_text().splitlines():
             line = line.split("#")[0].strip()
             if line.startswith("--overlap"):
                 overlap = line.split()[1]
-            elif line:
+            elif line.startswith("--lengths"):
+                lengths = line.split()[1]
+            elif line and lengths == "0":
                 yield overlap, line
 
 

@@ -20,7 +20,8 @@ struct bench {
     int json, overhead;
     int32_t threads;
     const char *run_id, *outputs;
-    struct attn_cli_overlap overlap;           /* of the problem that is measured */
+    struct attn_cli_drawn drawn;               /* of the problem that is measured */
+    struct attn_cli_work work;                 /* of its lengths */
     struct attn_cli_overlap_measured measured; /* of its lists */
     struct attn_cli_joined_count joined;       /* by the plan that is measured */
     char date[32], default_id[64], device[96], driver[24];
@@ -32,7 +33,7 @@ static void print_help(void) {
     printf(
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
         "Measure problems. @FILE holds one problem a line; @NAME is a list that comes with the program (dense, backward,\n"
-        "f32, f64, decode, dsa, shared, small, calls, cpu, cpu_short).\n\n"
+        "features, f32, f64, decode, dsa, shared, small, calls, cpu, cpu_short).\n\n"
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"
@@ -45,6 +46,7 @@ static void print_help(void) {
         "                        and max_logits)\n"
         "      --overlap J       lists of sparse queries share J of their keys with the query before: 0 to 1, random, or\n"
         "                        prefix (the first keys); the records say what the lists have\n"
+        "      --lengths LEAST   lengths of sequences (packed, seqlens_q, seqlens_k) are uniform from LEAST to their bound\n"
         "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command, which counts one\n"
         "                        execution's work and takes no time\n"
         "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
@@ -52,7 +54,7 @@ static void print_help(void) {
         "  -h, --help            this text\n\n"
         "Common:\n" ATTN_CLI_COMMON_HELP "\n"
         "With --kernel every matching kernel that accepts a problem is measured, not only the chosen one.\n"
-        "Inputs are random; sequence lengths are at their bounds, so that the work equals the counted work.\n");
+        "Inputs are random; seqlens are at their bounds without --lengths. FLOPs and bytes are those of the lengths.\n");
 }
 
 /* In words, for the records' note. */
@@ -67,13 +69,14 @@ static void describe(const struct bench *b, const struct attn_cli_timing *t, cha
                  t->on_device ? "device's" : "host's", (long long)t->batch);
 }
 
-static void print_timing(const struct bench *b, const struct attn_cli_tensors *set, const char *text,
-                         const attn_plan_info *info, const char *measure, const struct attn_cli_timing *t) {
-    char how[96], note[320];
+static void print_timing(const struct bench *b, const char *text, const attn_plan_info *info, const char *measure,
+                         const struct attn_cli_timing *t) {
+    char how[96], lengths[128] = "", note[320];
     describe(b, t, how, sizeof how);
-    snprintf(note, sizeof note, "%s%s%s%s", how,
-             set->problem.flags & ATTN_PACKED ? ", flops and bytes counted by the bounds of the sequences" : "",
-             b->outputs ? ", outputs " : "", b->outputs ? b->outputs : "");
+    if (b->work.rows_q)
+        snprintf(lengths, sizeof lengths, ", flops and bytes counted by lengths: %lld queries, %lld keys",
+                 (long long)b->work.rows_q, (long long)b->work.rows_k);
+    snprintf(note, sizeof note, "%s%s%s%s", how, lengths, b->outputs ? ", outputs " : "", b->outputs ? b->outputs : "");
     const struct attn_cli_record r = {.run = b->run_id,
                                       .date = b->date,
                                       .device = b->device,
@@ -82,10 +85,10 @@ static void print_timing(const struct bench *b, const struct attn_cli_tensors *s
                                       .kernel = info->kernel,
                                       .measure = measure,
                                       .backend = info->backend,
-                                      .flops = b->overhead ? 0 : attn_problem_flops(&set->problem),
-                                      .bytes = b->overhead ? 0 : attn_problem_bytes(&set->problem),
+                                      .flops = b->overhead ? 0 : b->work.flops,
+                                      .bytes = b->overhead ? 0 : b->work.bytes,
                                       .cache = b->meter.cache,
-                                      .overlap = &b->overlap,
+                                      .overlap = &b->drawn.overlap,
                                       .measured = &b->measured,
                                       .joined = &b->joined,
                                       .note = note};
@@ -106,9 +109,9 @@ static attn_status count(const struct bench *b, attn_ctx *ctx, const struct attn
                                       .problem = text,
                                       .kernel = info->kernel,
                                       .measure = "counted",
-                                      .flops = attn_problem_flops(&set->problem),
-                                      .bytes = attn_problem_bytes(&set->problem),
-                                      .overlap = &b->overlap,
+                                      .flops = b->work.flops,
+                                      .bytes = b->work.bytes,
+                                      .overlap = &b->drawn.overlap,
                                       .measured = &b->measured,
                                       .joined = &b->joined,
                                       .note = "counted, not timed"};
@@ -168,7 +171,7 @@ static int measure(struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors
     status = b->counter ? count(b, ctx, set, text, plan, &info) : take_times(b, ctx, set, &options, plan, &info, t);
     if (!status) status = attn_cli_joined_count(ctx, &set->problem, &set->args, &info, &b->joined);
     for (int i = 0; !status && i < (b->overhead ? ATTN_CLI_CALLS : 1); i++)
-        if (t[i].n) print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
+        if (t[i].n) print_timing(b, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
     if (!status && !b->json && b->joined.group) print_joined(b);
     attn_plan_release(plan);
     return status ? attn_cli_library("bench", status, "%s", info.kernel) : ATTN_CLI_OK;
@@ -195,22 +198,23 @@ static int measure_matching(struct bench *b, attn_ctx *ctx, struct attn_cli_tens
 
 static void print_overlap(const struct bench *b) {
     const struct attn_cli_overlap_measured *m = &b->measured;
-    if (!b->overlap.kind) return;
-    printf("  overlap %s: J %.4f, unions of 2, 4, 8, 16 lists have %.1f, %.1f, %.1f, %.1f keys\n", b->overlap.text,
-           m->j, m->union_length[0], m->union_length[1], m->union_length[2], m->union_length[3]);
+    if (!b->drawn.overlap.kind) return;
+    printf("  overlap %s: J %.4f, unions of 2, 4, 8, 16 lists have %.1f, %.1f, %.1f, %.1f keys\n",
+           b->drawn.overlap.text, m->j, m->union_length[0], m->union_length[1], m->union_length[2], m->union_length[3]);
 }
 
-static int bench_one(struct bench *b, attn_ctx *ctx, const char *word, const struct attn_cli_overlap *overlap) {
+static int bench_one(struct bench *b, attn_ctx *ctx, const char *word, const struct attn_cli_drawn *drawn) {
     attn_problem problem;
     int code = attn_cli_problem("bench", word, &problem);
     if (!code && b->outputs) code = attn_cli_outputs("bench", b->outputs, &problem);
     if (code) return code;
     char *text = attn_cli_problem_text(&problem); /* the library's own form, on which records are joined */
     struct attn_cli_tensors *set = calloc(1, sizeof *set);
-    b->overlap = *overlap;
+    b->drawn = *drawn;
     attn_status status =
-        text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, b->outputs, &b->overlap, set, &b->measured)
+        text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, b->outputs, &b->drawn, set, &b->measured)
                     : ATTN_E_MEMORY;
+    if (!status) b->work = attn_cli_lengths_work(set);
     if (!status && b->gpu) status = attn_cli_gpu_load(b->gpu, set);
     if (status) {
         code = attn_cli_die("bench", "\"%s\": tensors: %s", word, attn_status_text(status));
@@ -302,7 +306,7 @@ static int measure_all(struct bench *b, const struct attn_cli_cases *cases) {
     if (!code) code = prepare(b, ctx);
     if (!code && !b->json) print_heading(b);
     for (size_t i = 0; i < cases->n && ctx && (!code || i > 0); i++) { /* a refused problem does not stop the others */
-        int r = bench_one(b, ctx, cases->text[i], &cases->overlap[i]);
+        int r = bench_one(b, ctx, cases->text[i], &cases->drawn[i]);
         if (r) code = r;
     }
     attn_cli_gpu_close(b->gpu);
@@ -329,6 +333,7 @@ int attn_cli_bench(int argc, char **argv) {
         OPT_OVERHEAD,
         OPT_OUTPUTS,
         OPT_OVERLAP,
+        OPT_LENGTHS,
         OPT_DRIVER
     };
     static const struct option table[] = {ATTN_CLI_COMMON_OPTIONS,
@@ -340,6 +345,7 @@ int attn_cli_bench(int argc, char **argv) {
                                           {"overhead", no_argument, NULL, OPT_OVERHEAD},
                                           {"outputs", required_argument, NULL, OPT_OUTPUTS},
                                           {"overlap", required_argument, NULL, OPT_OVERLAP},
+                                          {"lengths", required_argument, NULL, OPT_LENGTHS},
                                           {"driver", required_argument, NULL, OPT_DRIVER},
                                           {"run-id", required_argument, NULL, OPT_ID},
                                           {"json", no_argument, NULL, 'j'},
@@ -374,8 +380,12 @@ int attn_cli_bench(int argc, char **argv) {
         case OPT_ID: b.run_id = optarg; break;
         case OPT_OUTPUTS: b.outputs = optarg; break;
         case OPT_OVERLAP:
-            if (attn_cli_overlap_parse(optarg, &b.overlap))
+            if (attn_cli_overlap_parse(optarg, &b.drawn.overlap))
                 return attn_cli_usage("bench", "--overlap: expected 0 to 1, random or prefix, given '%s'", optarg);
+            break;
+        case OPT_LENGTHS:
+            if (attn_cli_int(optarg, 0, INT32_MAX, &b.drawn.least_length))
+                return attn_cli_usage("bench", "--lengths: expected the least length, given '%s'", optarg);
             break;
         case 'j': b.json = 1; break;
         case 'h': print_help(); return ATTN_CLI_OK;
@@ -396,7 +406,7 @@ int attn_cli_bench(int argc, char **argv) {
     }
     struct attn_cli_cases cases = {0};
     int code = ATTN_CLI_OK;
-    for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i], &b.overlap);
+    for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i], &b.drawn);
     if (!code && !cases.n) code = attn_cli_die("bench", "the files hold no problem");
     if (!code) code = measure_all(&b, &cases);
     attn_cli_counter_close(b.counter);

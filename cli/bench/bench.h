@@ -5,23 +5,40 @@
 #include "bench/clock.h"
 #include "shared/cli.h"
 
+/* How inputs are drawn whose values decide the work. */
+struct attn_cli_drawn {
+    struct attn_cli_overlap overlap;
+    int64_t
+        least_length; /* --lengths: lengths of sequences are uniform from this to their bound; 0: all are the bound */
+};
 struct attn_cli_cases {
-    char **text;                      /* one problem each, as written */
-    struct attn_cli_overlap *overlap; /* of each */
+    char **text;                  /* one problem each, as written */
+    struct attn_cli_drawn *drawn; /* of each */
     size_t n;
 };
 /* A problem text, or @FILE / @NAME with one problem a line and # comments. Every line is parsed and checked now, so
- * that a fault in the last line is found before the first measurement. A line `--overlap J` holds for the lines after
- * it, in place of the argument. Returns an exit code; the reason is printed. */
-int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word, const struct attn_cli_overlap *overlap);
+ * that a fault in the last line is found before the first measurement. A line `--overlap J` or `--lengths
+ * LEAST` holds for the lines after it, in place of the argument. Returns an exit code; the reason is printed. */
+int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word, const struct attn_cli_drawn *drawn);
 void attn_cli_cases_free(struct attn_cli_cases *cases);
 
-/* inputs.c: random inputs of a problem in host memory, lengths at their bounds; out and lse of a backward are
+/* inputs.c: random inputs of a problem in host memory; out and lse of a backward are
  * computed on `device`. Of the outputs that may be left out those that `outputs` lists; NULL: all but lse_rounded and
  * max_logits. With an overlap (sparse problems), what two neighbours' lists share is measured. */
 attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
-                                  const struct attn_cli_overlap *overlap, struct attn_cli_tensors *out,
+                                  const struct attn_cli_drawn *drawn, struct attn_cli_tensors *out,
                                   struct attn_cli_overlap_measured *measured);
+
+/* lengths.c: lengths of the sequences, and of topk_length, which is at its bound. fit: an exit code, with the reason
+ * printed where --lengths does not suit the problem. */
+int attn_cli_lengths_fit(const attn_problem *p, int64_t least, const char *text);
+void attn_cli_lengths_fill(struct attn_cli_tensors *set, int64_t least);
+/* FLOPs and bytes by the lengths in the tensors; rows of all sequences, 0 where the problem has no lengths. */
+struct attn_cli_work {
+    double flops, bytes;
+    int64_t rows_q, rows_k;
+};
+struct attn_cli_work attn_cli_lengths_work(const struct attn_cli_tensors *set);
 
 struct attn_cli_timing {
     double median, p10, p90; /* seconds */

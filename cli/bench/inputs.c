@@ -43,7 +43,7 @@ static uint64_t left_out(const attn_problem *problem, const char *outputs) {
 }
 
 attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
-                                  const struct attn_cli_overlap *overlap, struct attn_cli_tensors *out,
+                                  const struct attn_cli_drawn *drawn, struct attn_cli_tensors *out,
                                   struct attn_cli_overlap_measured *measured) {
     attn_status status = attn_cli_tensors_create_except(out, problem, left_out(problem, outputs));
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !status; role++) {
@@ -51,10 +51,11 @@ attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_
         if (!out->memory[role] || (use != ATTN_USE_IN && use != ATTN_USE_INOUT_OPTIONAL)) continue;
         status = is_long(role) ? fill_long(out, role) : attn_cli_tensors_fill_role(out, role, 0);
     }
+    const struct attn_cli_overlap *overlap = &drawn->overlap;
     int32_t *indices = out->memory[ATTN_ROLE_INDICES];
     if (!status && overlap->kind) status = attn_cli_overlap_fill(overlap, problem, indices, 0);
     if (status) return status;
-    attn_cli_tensors_full_lengths(out);
+    attn_cli_lengths_fill(out, drawn->least_length);
     if (overlap->kind) status = attn_cli_overlap_measure(problem, indices, NULL, measured);
     if (status) return status;
     return attn_cli_tensors_forward_on(ctx, device, out);

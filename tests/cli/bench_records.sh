@@ -100,11 +100,31 @@ printf -- '--overlap 1.5\n' >"$dir/bad.txt"
 "$attn" bench $quick "@$dir/bad.txt" 2>"$dir/err"
 grep -q 'bad.txt line 1: --overlap wants' "$dir/err" || fail 'a bad overlap in a list: no reason'
 
+# Drawn lengths: within their bounds, the FLOPs are theirs; sums that have no room and problems without lengths are refused.
+packed='sdpa_fwd b=4 hq=2 sq=200 d=16 f32 causal packed total_q=600 total_k=600'
+"$attn" bench $quick --json --lengths 16 "$packed" >"$dir/out" || fail 'bench --lengths: exit code'
+rows=$(sed -nE 's/.*counted by lengths: ([0-9]+) queries, ([0-9]+) keys.*/\1 \2/p' "$dir/out")
+case $rows in
+"${rows% *} ${rows% *}") [ "${rows% *}" -ge 64 ] && [ "${rows% *}" -le 600 ] || fail "bench --lengths: $rows" ;;
+*) fail "bench --lengths: queries and keys of self-attention differ: $rows" ;;
+esac
+"$attn" bench $quick --json --lengths 200 "$(echo "$packed" | sed 's/600/800/g')" >"$dir/out" || fail 'bench --lengths at the bound: exit code'
+"$attn" bench $quick --json 'sdpa_fwd b=4 hq=2 sq=200 d=16 f32 causal' >>"$dir/out"
+[ "$(sed -nE 's/.*"tflops":([^,]*),.*"median_us".*//; s/.*"median_us":([^,]*),.*"tflops":([^,]*),.*/\1 \2/p' "$dir/out" |
+    awk '{print sprintf("%.4g", $1 * $2)}' | sort -u | wc -l)" = 1 ] || fail 'bench --lengths: other FLOPs than four such sequences'
+"$attn" bench $quick --lengths 200 "$packed" >/dev/null 2>"$dir/err" && fail 'lengths without room: exit code'
+grep -q 'draws 800 queries and 800 keys' "$dir/err" || fail 'lengths without room: no reason'
+"$attn" bench $quick --lengths 16 'sdpa_fwd hq=2 sq=9 d=16 f32' >/dev/null 2>"$dir/err" && fail 'no lengths: exit code'
+grep -q 'is for packed sequences, seqlens_q and seqlens_k' "$dir/err" || fail 'no lengths: no reason'
+printf -- '--lengths 99\n%s\n' 'sdpa_fwd hq=2 sq=9 d=16 f32' >"$dir/bad.txt"
+"$attn" bench $quick "@$dir/bad.txt" 2>"$dir/err"
+grep -q 'is for packed sequences' "$dir/err" || fail 'lengths in a list: no reason'
+
 # The shipped lists parse and each problem has a kernel.
-for list in dense backward f32 f64 dsa shared decode small calls cpu cpu_short; do
+for list in dense backward features f32 f64 dsa shared decode small calls cpu cpu_short; do
     file=$source/bench/cases/$list.txt
     [ -s "$file" ] || { fail "no $file"; continue; }
-    sed 's/#.*//; /^--overlap /d' "$file" | grep '[^[:space:]]' | while read -r text; do
+    sed 's/#.*//; /^--overlap /d; /^--lengths /d' "$file" | grep '[^[:space:]]' | while read -r text; do
         "$attn" plan "$text" >/dev/null || echo "$list: $text"
     done >"$dir/refused"
     [ -s "$dir/refused" ] && { fail "problems without a plan:"; cat "$dir/refused"; }
