@@ -37,27 +37,27 @@ static attn_status prepare_kernels(attn_plan *plan) {
     return ATTN_OK;
 }
 
-static attn_status write_note(const attn_plan *plan, const struct attn_kernel *k, void **out) {
+static attn_status write_prepared(const attn_plan *plan, const struct attn_kernel *k, void **out) {
     *out = NULL;
-    if (!k || !k->note_bytes) return ATTN_OK;
-    void *note = attn_base_alloc(&plan->ctx->mem, k->note_bytes, _Alignof(max_align_t));
-    if (!note) return ATTN_E_MEMORY;
-    k->write_note(k, plan->device, &plan->problem, note);
-    *out = note;
+    if (!k || !k->prepared_bytes) return ATTN_OK;
+    void *prepared = attn_base_alloc(&plan->ctx->mem, k->prepared_bytes, _Alignof(max_align_t));
+    if (!prepared) return ATTN_E_MEMORY;
+    k->write_prepared(k, plan->device, &plan->problem, prepared);
+    *out = prepared;
     return ATTN_OK;
 }
 
-static attn_status write_notes(attn_plan *plan) {
-    TRY(write_note(plan, plan->kernel, &plan->note));
-    return write_note(plan, plan->unaligned, &plan->unaligned_note);
+static attn_status write_all_prepared(attn_plan *plan) {
+    TRY(write_prepared(plan, plan->kernel, &plan->prepared));
+    return write_prepared(plan, plan->unaligned, &plan->unaligned_prepared);
 }
 
-static attn_status hold(attn_plan *plan) {
+static attn_status open_caches(attn_plan *plan) {
     const struct attn_core_backend *b = attn_api_backend_of(plan->ctx, plan->device);
-    if (!b || !b->hold) return ATTN_OK;
+    if (!b || !b->cache_open) return ATTN_OK;
     plan->backend = b;
-    TRY(b->hold(plan->ctx, plan->device, &plan->held));
-    return plan->unaligned ? b->hold(plan->ctx, plan->device, &plan->unaligned_held) : ATTN_OK;
+    TRY(b->cache_open(plan->ctx, plan->device, &plan->cache));
+    return plan->unaligned ? b->cache_open(plan->ctx, plan->device, &plan->unaligned_cache) : ATTN_OK;
 }
 
 static void log_lines(const attn_ctx *ctx, const char *text) {
@@ -149,8 +149,8 @@ static attn_status make_plan(attn_ctx *ctx, attn_device device, const attn_probl
     attn_core_expect(&plan->problem, &whole->expected);
     attn_status status = choose(plan, options);
     if (!status) status = prepare_kernels(plan);
-    if (!status) status = write_notes(plan);
-    if (!status) status = hold(plan);
+    if (!status) status = write_all_prepared(plan);
+    if (!status) status = open_caches(plan);
     if (status) {
         attn_api_plan_free(plan);
         return status;
@@ -172,10 +172,10 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
 
 void attn_api_plan_free(attn_plan *plan) {
     struct attn_mem *mem = &plan->ctx->mem;
-    if (plan->held) plan->backend->let_go(plan->ctx, plan->device, plan->held);
-    if (plan->unaligned_held) plan->backend->let_go(plan->ctx, plan->device, plan->unaligned_held);
-    if (plan->note) attn_base_free(mem, plan->note, plan->kernel->note_bytes);
-    if (plan->unaligned_note) attn_base_free(mem, plan->unaligned_note, plan->unaligned->note_bytes);
+    if (plan->cache) plan->backend->cache_close(plan->ctx, plan->device, plan->cache);
+    if (plan->unaligned_cache) plan->backend->cache_close(plan->ctx, plan->device, plan->unaligned_cache);
+    if (plan->prepared) attn_base_free(mem, plan->prepared, plan->kernel->prepared_bytes);
+    if (plan->unaligned_prepared) attn_base_free(mem, plan->unaligned_prepared, plan->unaligned->prepared_bytes);
     attn_base_free(mem, plan, sizeof(struct whole));
 }
 

@@ -61,14 +61,14 @@ struct attn_kernel {
     /* 1 if it cannot take the strides of these tensors, which are valid: `why` says the reason and *role which tensor.
      * They get the plan's second kernel, as tensors without the alignment do. NULL: it takes any. */
     int (*refuses_strides)(const attn_problem *problem, const attn_args *args, int32_t *role, struct attn_text *why);
-    /* What of a launch does not depend on args, for rows whose host time counts: a plan keeps `note_bytes` that
-     * write_note() fills in after prepare(), and calls launch_noted instead of launch, which must do the same. All
-     * three or none. */
-    uint32_t note_bytes;
-    void (*write_note)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
-                       void *note);
-    attn_status (*launch_noted)(const struct attn_kernel *k, const struct attn_core_device *dev,
-                                const attn_problem *problem, const void *note, const attn_args *args);
+    /* What of a launch does not depend on args, for rows whose host time counts: a plan keeps `prepared_bytes` that
+     * write_prepared() fills in after prepare(), and calls launch_prepared instead of launch, which must do the same.
+     * All three or none. */
+    uint32_t prepared_bytes;
+    void (*write_prepared)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
+                           void *prepared);
+    attn_status (*launch_prepared)(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                   const attn_problem *problem, const void *prepared, const attn_args *args);
 };
 
 struct attn_core_rows {
@@ -101,12 +101,12 @@ struct attn_core_backend {
 
     /* attn_merge of args that are checked; NULL: it has none. */
     attn_status (*merge)(const struct attn_core_device *device, const attn_merge_args *args);
-    /* What a plan keeps between executions of one of its kernels, made with the plan: *held NULL if there is nothing to
-     * keep, then executions are launches as anywhere. Else they go through execute(), from many threads at once; it
+    /* What a plan keeps between executions of one of its kernels, made with the plan: *cache NULL if there is nothing
+     * to keep, then executions are launches as anywhere. Else they go through execute(), from many threads at once; it
      * does what attn_core_launch_now would. All three or none. */
-    attn_status (*hold)(struct attn_ctx *ctx, struct attn_core_device *device, void **held);
-    void (*let_go)(struct attn_ctx *ctx, struct attn_core_device *device, void *held);
-    attn_status (*execute)(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
+    attn_status (*cache_open)(struct attn_ctx *ctx, struct attn_core_device *device, void **cache);
+    void (*cache_close)(struct attn_ctx *ctx, struct attn_core_device *device, void *cache);
+    attn_status (*execute)(const struct attn_plan *plan, const struct attn_kernel *k, void *cache,
                            const attn_args *args);
     /* A number that names the stream for the life of the process, whatever handle it goes by; or *capturing = 1, if it
      * records a graph, and no number. For attn_run, which keeps workspaces per stream. */

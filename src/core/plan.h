@@ -16,9 +16,9 @@ struct attn_plan {
     double estimate_seconds;
     int32_t tuned;
     const struct attn_core_expected *expected; /* the problem's roles; NULL: each check works them out */
-    void *note, *unaligned_note;               /* of kernel and unaligned; NULL if it keeps none */
-    void *held, *unaligned_held;               /* of the backend, likewise */
-    const struct attn_core_backend *backend;   /* of held */
+    void *prepared, *unaligned_prepared;       /* launches, of kernel and unaligned; NULL if it prepares none */
+    void *cache, *unaligned_cache;             /* of the backend, likewise */
+    const struct attn_core_backend *backend;   /* of cache */
 };
 
 /* Neighbouring queries whose index lists the plan joins; 0: none. */
@@ -30,15 +30,15 @@ static inline int64_t attn_core_plan_group(const struct attn_plan *plan) {
 /* Launch one of the plan's two kernels, here and now. */
 static inline attn_status attn_core_launch_now(const struct attn_plan *plan, const struct attn_kernel *k,
                                                const attn_args *args) {
-    const void *note = k == plan->kernel ? plan->note : plan->unaligned_note;
-    return note ? k->launch_noted(k, plan->device, &plan->problem, note, args)
-                : k->launch(k, plan->device, &plan->problem, args);
+    const void *prepared = k == plan->kernel ? plan->prepared : plan->unaligned_prepared;
+    return prepared ? k->launch_prepared(k, plan->device, &plan->problem, prepared, args)
+                    : k->launch(k, plan->device, &plan->problem, args);
 }
 /* The same, the way its backend likes best. */
 static inline attn_status attn_core_launch(const struct attn_plan *plan, const struct attn_kernel *k,
                                            const attn_args *args) {
-    void *held = k == plan->kernel ? plan->held : plan->unaligned_held;
-    return held ? plan->backend->execute(plan, k, held, args) : attn_core_launch_now(plan, k, args);
+    void *cache = k == plan->kernel ? plan->cache : plan->unaligned_cache;
+    return cache ? plan->backend->execute(plan, k, cache, args) : attn_core_launch_now(plan, k, args);
 }
 
 /* Choose: walk ctx's kernels in order. With `why` not NULL, writes the explain table. ATTN_E_NO_KERNEL if none accepts.

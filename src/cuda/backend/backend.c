@@ -378,8 +378,8 @@ const struct attn_core_backend attn_cuda_backend = {
     .copy_within = copy_within,
     .synchronize = synchronize,
     .merge = attn_cuda_merge,
-    .hold = attn_cuda_hold,
-    .let_go = attn_cuda_cache_close,
+    .cache_open = attn_cuda_cache_open,
+    .cache_close = attn_cuda_cache_close,
     .execute = attn_cuda_execute,
     .stream_id = stream_id,
 };

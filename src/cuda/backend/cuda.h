@@ -148,8 +148,9 @@ extern const int32_t attn_cuda_n_dist_sm90_rows;
 #define ATTN_CUDA_ROW(math)                                                                                            \
     .backend = ATTN_BACKEND_CUDA, .device_type = ATTN_DEVICE_TYPE_CUDA, .math_dtype = (math),                          \
     .accumulator_dtype = (math), .supports = supports, .estimate = estimate, .prepare = prepare, .launch = launch
-/* And one that leaves a note in its plan: struct note, write_note, launch_noted. */
-#define ATTN_CUDA_NOTED_AS(type) .note_bytes = sizeof(type), .write_note = write_note, .launch_noted = launch_noted
-#define ATTN_CUDA_NOTED          ATTN_CUDA_NOTED_AS(struct note)
+/* A row whose plan keeps a prepared launch: struct prepared_launch, write_prepared(), launch_prepared(). */
+#define ATTN_CUDA_PREPARED_AS(type)                                                                                    \
+    .prepared_bytes = sizeof(type), .write_prepared = write_prepared, .launch_prepared = launch_prepared
+#define ATTN_CUDA_PREPARED ATTN_CUDA_PREPARED_AS(struct prepared_launch)
 
 #endif

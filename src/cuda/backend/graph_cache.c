@@ -376,9 +376,9 @@ static int replayed(struct replay *r, struct entry *e, const struct attn_plan *p
     return !result;
 }
 
-attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
+attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *cache,
                               const attn_args *args) {
-    struct replay *r = held;
+    struct replay *r = cache;
     const struct attn_cuda_device *d = attn_cuda_device_of(plan->device);
     int entered, done = 0;
     if (atomic_load_explicit(&r->seen, memory_order_acquire) < WATCHED) return watch(r, plan, k, args);
@@ -396,18 +396,18 @@ attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_ke
 
 /* ------------------------------------------------------------------ life --------------------------- */
 
-attn_status attn_cuda_hold(struct attn_ctx *ctx, struct attn_core_device *dev, void **held) {
+attn_status attn_cuda_cache_open(struct attn_ctx *ctx, struct attn_core_device *dev, void **cache) {
     const struct attn_cuda_state *s = attn_cuda_device_of(dev)->state;
-    *held = NULL;
+    *cache = NULL;
     if (!s->graphs || !s->driver.graphs || s->sync) return ATTN_OK;
-    *held = attn_base_alloc(&ctx->mem, sizeof(struct replay), _Alignof(struct replay));
-    return *held ? ATTN_OK : ATTN_E_MEMORY;
+    *cache = attn_base_alloc(&ctx->mem, sizeof(struct replay), _Alignof(struct replay));
+    return *cache ? ATTN_OK : ATTN_E_MEMORY;
 }
 
-void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *held) {
+void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *cache) {
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
-    struct replay *r = held;
+    struct replay *r = cache;
     cu_context ours;
     int used = 0;
     for (int i = 0; i < STREAMS; i++) used |= r->entries[i].exec || r->entries[i].graph;

@@ -58,10 +58,10 @@ attn_status attn_cuda_context_pop(const struct attn_cuda_device *d, int entered,
  * again after. */
 attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_mode *mode);
 
-/* graph_cache.c: graphs that plans keep (struct attn_core_backend's hold, let_go, execute). */
-attn_status attn_cuda_hold(struct attn_ctx *ctx, struct attn_core_device *dev, void **held);
-void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *held);
-attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
+/* graph_cache.c: graphs that plans keep (struct attn_core_backend's cache_open, cache_close, execute). */
+attn_status attn_cuda_cache_open(struct attn_ctx *ctx, struct attn_core_device *dev, void **cache);
+void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *cache);
+attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *cache,
                               const attn_args *args);
 /* An execution that is recorded instead of queued: launch.c hands what it has checked to attn_cuda_record(), `params`
  * NULL for a fill, and queues it only if that returns 0. */

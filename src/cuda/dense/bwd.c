@@ -40,11 +40,11 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* The share of the device's rate that the problem's CTAs reach: a multiprocessor without one does nothing, and one of
  * two that fit does two thirds of what both do. */
 static double occupancy(const struct kp_sdpa_bwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
-    const double items = (double)p->batch * (double)p->heads_k * (double)attn_cuda_blocks(p->seq_k, c->keys),
+    const double tiles = (double)p->batch * (double)p->heads_k * (double)attn_cuda_blocks(p->seq_k, c->keys),
                  sms = l->n_sms, alone = c->ctas > 1 ? 0.67 : 1;
-    if (items >= sms * c->ctas) return 1;
-    if (items <= sms) return alone * (items > 1 ? items : 1) / sms;
-    return alone + (1 - alone) * (items - sms) / (sms * (c->ctas - 1));
+    if (tiles >= sms * c->ctas) return 1;
+    if (tiles <= sms) return alone * (tiles > 1 ? tiles : 1) / sms;
+    return alone + (1 - alone) * (tiles - sms) / (sms * (c->ctas - 1));
 }
 
 /* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
@@ -75,14 +75,14 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* ------------------------------------------------------------------ launch ------------------------- */
 
-static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                       void *out) {
+static void write_prepared(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                           void *out) {
     const struct attn_cuda_bwd_main m = main_of(k);
-    attn_cuda_bwd_write_note(dev, &m, p, out);
+    attn_cuda_bwd_write_prepared(dev, &m, p, out);
 }
 
-static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                                const void *from, const attn_args *args) {
+static attn_status launch_prepared(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                   const attn_problem *p, const void *from, const attn_args *args) {
     const struct attn_cuda_bwd_main m = main_of(k);
     return attn_cuda_bwd_launch(dev, &m, p, from, args, NULL);
 }
@@ -90,8 +90,8 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     struct attn_cuda_bwd_prepared prepared = {0};
-    write_note(k, dev, p, &prepared);
-    return launch_noted(k, dev, p, &prepared, args);
+    write_prepared(k, dev, p, &prepared);
+    return launch_prepared(k, dev, p, &prepared, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -114,7 +114,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
      .workspace = workspace,                                                                                           \
-     ATTN_CUDA_NOTED_AS(struct attn_cuda_bwd_prepared)},
+     ATTN_CUDA_PREPARED_AS(struct attn_cuda_bwd_prepared)},
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
     ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)

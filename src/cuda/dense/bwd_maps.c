@@ -115,10 +115,10 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* ------------------------------------------------------------------ launch ------------------------- */
 
-static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                       void *out) {
+static void write_prepared(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                           void *out) {
     const struct attn_cuda_bwd_main m = main_of(k);
-    attn_cuda_bwd_write_note(dev, &m, p, out);
+    attn_cuda_bwd_write_prepared(dev, &m, p, out);
 }
 
 static attn_status write_maps(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
@@ -136,8 +136,8 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
     return attn_cuda_sdpa_map(dev, "dout", &kp->bwd.dout, p->dim_v, rows_q, p->heads_q, batch, rows, &out->dout);
 }
 
-static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                                const void *from, const attn_args *args) {
+static attn_status launch_prepared(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                   const attn_problem *p, const void *from, const attn_args *args) {
     const struct attn_cuda_bwd_main m = main_of(k);
     struct kp_sdpa_bwd_maps room;
     const struct attn_cuda_bwd_extra extra = {.write = write_maps, .room = &room, .bytes = sizeof room};
@@ -147,8 +147,8 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     struct attn_cuda_bwd_prepared prepared = {0};
-    write_note(k, dev, p, &prepared);
-    return launch_noted(k, dev, p, &prepared, args);
+    write_prepared(k, dev, p, &prepared);
+    return launch_prepared(k, dev, p, &prepared, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -179,7 +179,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .features = feature,                                                                                              \
      .impl = &config,                                                                                                  \
      .workspace = workspace,                                                                                           \
-     ATTN_CUDA_NOTED_AS(struct attn_cuda_bwd_prepared)},
+     ATTN_CUDA_PREPARED_AS(struct attn_cuda_bwd_prepared)},
 #define ROWS(stem, tail, architecture, words, feature, config, dtype_of_line)                                          \
     ROW(stem, tail, architecture, words, feature, config, 0, "any order", dtype_of_line)                               \
     ROW(stem, tail "_ordered", architecture, words, feature, config, 1, "order", dtype_of_line)

@@ -40,9 +40,9 @@ static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD
 static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_SINK | ATTN_GRAD_ALIBI); }
 
 static int64_t take(int64_t *end, int64_t numbers) {
-    const int64_t at = *end;
+    const int64_t offset = *end;
     *end += attn_cuda_blocks(numbers, 64) * 64 * 4;
-    return at;
+    return offset;
 }
 
 static struct attn_cuda_bwd_geometry lay_out(const struct attn_cuda_bwd_main *c, const struct attn_cuda_limits *l,
@@ -53,7 +53,7 @@ static struct attn_cuda_bwd_geometry lay_out(const struct attn_cuda_bwd_main *c,
     g.key_tiles = attn_cuda_blocks(p->seq_k, c->keys);
     g.row_tiles = attn_cuda_blocks(p->seq_q, c->rows);
     g.bias_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
-    g.items = heads * g.key_tiles;
+    g.work_tiles = heads * g.key_tiles;
     /* Packed sequences begin at multiples of the tile height, see first_stat_row() of the device's side. */
     g.stat_rows = attn_core_has(p, ATTN_PACKED) ? (attn_cuda_blocks(p->total_q, c->rows) + p->batch + 1) * c->rows
                                                 : p->batch * g.row_tiles * c->rows;
@@ -63,20 +63,20 @@ static struct attn_cuda_bwd_geometry lay_out(const struct attn_cuda_bwd_main *c,
     g.section = c->ordered ? attn_cuda_lesser(heads, INT32_MAX) : attn_cuda_section(heads, 1, fit);
 
     const int64_t rows = p->heads_q * g.stat_rows;
-    int64_t *end = &g.at.end;
-    g.at.lse = take(end, rows);
-    g.at.shift = take(end, rows);
-    g.at.share = take(end, c->full ? rows : 0);
-    g.at.dsink = take(end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0);
-    g.at.dalibi = take(end, attn_core_has(p, ATTN_GRAD_ALIBI) ? p->batch * p->heads_q * g.bias_tiles : 0);
-    g.at.turns_bytes = c->ordered ? (rows / c->rows + 1) * 4 : 0;
-    g.at.turns = take(end, g.at.turns_bytes / 4);
-    g.at.dq = take(end, rows * c->dim);
+    int64_t *end = &g.offset.end;
+    g.offset.lse = take(end, rows);
+    g.offset.shift = take(end, rows);
+    g.offset.share = take(end, c->full ? rows : 0);
+    g.offset.dsink = take(end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0);
+    g.offset.dalibi = take(end, attn_core_has(p, ATTN_GRAD_ALIBI) ? p->batch * p->heads_q * g.bias_tiles : 0);
+    g.offset.turns_bytes = c->ordered ? (rows / c->rows + 1) * 4 : 0;
+    g.offset.turns = take(end, g.offset.turns_bytes / 4);
+    g.offset.dq = take(end, rows * c->dim);
     if (!steps_of(p)->scaled) return g;
     g.bound_tiles = attn_cuda_blocks(p->seq_k, c->rows);
-    g.at.row_bounds = take(end, 2 * p->batch * p->heads_q * g.row_tiles);
-    g.at.key_bounds = take(end, heads * g.bound_tiles);
-    g.at.undo = take(end, heads);
+    g.offset.row_bounds = take(end, 2 * p->batch * p->heads_q * g.row_tiles);
+    g.offset.key_bounds = take(end, heads * g.bound_tiles);
+    g.offset.undo = take(end, heads);
     return g;
 }
 
@@ -89,14 +89,14 @@ int attn_cuda_bwd_refuse(const struct attn_core_device *dev, const struct attn_c
         (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 1;
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
-    const int64_t items = p->batch * p->heads_k * attn_cuda_blocks(p->seq_k, m->keys);
+    const int64_t key_tiles = p->batch * p->heads_k * attn_cuda_blocks(p->seq_k, m->keys);
     const double numbers = (double)p->batch * (double)p->heads_q * (double)p->seq_q * 1024;
-    if (items <= INT32_MAX / 2 && numbers <= 1e17) return 0; /* a pair of CTAs each */
-    attn_text_add(why, "%" PRId64 " key tiles or a workspace of %g numbers are too many", items, numbers);
+    if (key_tiles <= INT32_MAX / 2 && numbers <= 1e17) return 0; /* a pair of CTAs each */
+    attn_text_add(why, "%" PRId64 " key tiles or a workspace of %g numbers are too many", key_tiles, numbers);
     return 1;
 }
 
-static uint64_t dout_offset(const struct attn_cuda_bwd_geometry *g) { return (uint64_t)g->at.end; }
+static uint64_t dout_offset(const struct attn_cuda_bwd_geometry *g) { return (uint64_t)g->offset.end; }
 
 uint64_t attn_cuda_bwd_workspace(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
                                  const attn_problem *p) {
@@ -131,18 +131,18 @@ static void set_outputs(struct kp_sdpa_bwd *kp, const struct attn_cuda_bwd_geome
                         const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     attn_cuda_sdpa_gradients(kp, p, args);
-    kp->stat_lse = base + (uint64_t)g->at.lse;
-    kp->stat_shift = base + (uint64_t)g->at.shift;
-    kp->dsink_row = kp->dsink ? base + (uint64_t)g->at.dsink : 0;
-    kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->at.dalibi : 0;
-    kp->dq_sum = kp->dq.data ? base + (uint64_t)g->at.dq : 0;
+    kp->stat_lse = base + (uint64_t)g->offset.lse;
+    kp->stat_shift = base + (uint64_t)g->offset.shift;
+    kp->dsink_row = kp->dsink ? base + (uint64_t)g->offset.dsink : 0;
+    kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->offset.dalibi : 0;
+    kp->dq_sum = kp->dq.data ? base + (uint64_t)g->offset.dq : 0;
 }
 
 static void set_workspace(struct kp_sdpa_bwd *kp, const struct attn_cuda_bwd_geometry *g,
                           const struct attn_cuda_bwd_main *m, const attn_problem *p, const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
-    kp->stat_g = m->full ? base + (uint64_t)g->at.share : 0;
-    kp->turns = m->ordered && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->at.turns : 0;
+    kp->stat_g = m->full ? base + (uint64_t)g->offset.share : 0;
+    kp->turns = m->ordered && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->offset.turns : 0;
     if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
         kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
                          (kp->dmask.row ? g->bias_tiles : 1) *
@@ -152,9 +152,9 @@ static void set_workspace(struct kp_sdpa_bwd *kp, const struct attn_cuda_bwd_geo
 
 static void set_bounds(struct kp_sdpa_bwd_scaled *kp, const struct attn_cuda_bwd_geometry *g, const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
-    kp->row_bounds = base + (uint64_t)g->at.row_bounds;
-    kp->key_bounds = base + (uint64_t)g->at.key_bounds;
-    kp->undo = base + (uint64_t)g->at.undo;
+    kp->row_bounds = base + (uint64_t)g->offset.row_bounds;
+    kp->key_bounds = base + (uint64_t)g->offset.key_bounds;
+    kp->undo = base + (uint64_t)g->offset.undo;
 }
 
 static void set_geometry(struct kp_sdpa_bwd *kp, const struct attn_cuda_bwd_geometry *g,
@@ -182,8 +182,8 @@ static struct attn_cuda_work step(const struct attn_core_device *dev, const char
             .x = grid_of(ctas), .y = 1, .z = 1, .threads = (uint32_t)threads, .shared_bytes = (uint32_t)shared_bytes}};
 }
 
-void attn_cuda_bwd_write_note(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
-                              const attn_problem *p, struct attn_cuda_bwd_prepared *prepared) {
+void attn_cuda_bwd_write_prepared(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
+                                  const attn_problem *p, struct attn_cuda_bwd_prepared *prepared) {
     const struct attn_cuda_bwd_geometry g = lay_out(m, attn_cuda_limits_of(dev), p);
     const struct steps_of_type *type = steps_of(p);
     const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles, key_tiles = p->batch * p->heads_k * g.bound_tiles;
@@ -195,7 +195,8 @@ void attn_cuda_bwd_write_note(const struct attn_core_device *dev, const struct a
     prepared->kp.bound_tiles = (int32_t)g.bound_tiles;
     work[ATTN_CUDA_BWD_PREPARE] = step(dev, type->prepare, type->params_bytes, row_tiles + key_tiles, 256, 0);
     const int32_t ctas = m->ctas > 1 ? m->ctas : 1;
-    work[ATTN_CUDA_BWD_MAIN] = step(dev, m->symbol, type->params_bytes, g.items * ctas, m->threads, m->shared_bytes);
+    work[ATTN_CUDA_BWD_MAIN] =
+        step(dev, m->symbol, type->params_bytes, g.work_tiles * ctas, m->threads, m->shared_bytes);
     work[ATTN_CUDA_BWD_MAIN].grid.cluster = (uint32_t)ctas;
     work[ATTN_CUDA_BWD_MAIN].grid.early = (uint8_t)begins_early(dev, m);
     work[ATTN_CUDA_BWD_CONVERT] = step(dev, convert_of(dev, m, p), type->params_bytes, row_tiles, 256, 0);

@@ -22,12 +22,12 @@ struct attn_cuda_bwd_main {
 
 /* How a problem is dealt to CTAs, and where in the workspace what lies: a function of problem and device alone. */
 struct attn_cuda_bwd_geometry {
-    int64_t key_tiles, row_tiles, bias_tiles, section, items;
+    int64_t key_tiles, row_tiles, bias_tiles, section, work_tiles;
     int64_t bound_tiles; /* of keys, of the rows' tile height: struct kp_sdpa_bwd_scaled */
     int64_t stat_rows;
     struct {
         int64_t lse, shift, share, dsink, dalibi, dq, turns, turns_bytes, row_bounds, key_bounds, undo, end;
-    } at;
+    } offset; /* bytes into the workspace */
 };
 
 /* A launch without its tensors: what the plan keeps. Grids that depend on which gradients are asked for are 0. */
@@ -52,8 +52,8 @@ uint64_t attn_cuda_bwd_workspace(const struct attn_core_device *dev, const struc
                                  const attn_problem *p);
 attn_status attn_cuda_bwd_prepare(struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
                                   const attn_problem *p);
-void attn_cuda_bwd_write_note(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
-                              const attn_problem *p, struct attn_cuda_bwd_prepared *prepared);
+void attn_cuda_bwd_write_prepared(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
+                                  const attn_problem *p, struct attn_cuda_bwd_prepared *prepared);
 
 /* Parameters of a main kernel that takes more than the others: written to `room`, whose size it says. */
 struct attn_cuda_bwd_extra {

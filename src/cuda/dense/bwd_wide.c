@@ -141,8 +141,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at with all products counted that a row forms; those of
- * sums form S and dP once. A tile narrower than the row's columns feeds the tensor cores less. Halves: three more
- * launches, operands written and read again. */
+ * sums form S and dP once. A tile narrower than the row's columns feeds the tensor cores less. f16x2 operands: three
+ * more launches, operands written and read again. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct bwd_row *r = k->impl;

@@ -219,18 +219,18 @@ static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     kp->by_group = attn_cuda_divisor(g->pack == 1 ? heads_q / heads_k : 1);
 }
 
-/* A launch without its tensors: the plan's note. The parameters' part_* are offsets into the workspace. */
-struct note {
+/* A launch without its tensors: kept by the plan. The parameters' part_* are offsets into the workspace. */
+struct prepared_launch {
     struct kp_sdpa_fwd kp;
     struct attn_cuda_work work[2];
     int32_t n; /* of work */
 };
 
-static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                       void *out) {
+static void write_prepared(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                           void *out) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    struct note *prepared = out;
+    struct prepared_launch *prepared = out;
     struct kp_sdpa_fwd *kp = &prepared->kp;
     attn_cuda_sdpa_numbers(&kp->in, p);
     if (g.work_tiles == 0) return;
@@ -249,9 +249,9 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     prepared->n = 2;
 }
 
-static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                                const void *from, const attn_args *args) {
-    const struct note *prepared = from;
+static attn_status launch_prepared(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                   const attn_problem *p, const void *from, const attn_args *args) {
+    const struct prepared_launch *prepared = from;
     if (prepared->n == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
     struct kp_sdpa_fwd kp = prepared->kp;
     struct attn_cuda_work work[2];
@@ -278,9 +278,9 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
-    struct note prepared = {0};
-    write_note(k, dev, p, &prepared);
-    return launch_noted(k, dev, p, &prepared, args);
+    struct prepared_launch prepared = {0};
+    write_prepared(k, dev, p, &prepared);
+    return launch_prepared(k, dev, p, &prepared, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -311,7 +311,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .features = (feature),                                                                                            \
      .impl = &config_##chip##_##tail,                                                                                  \
      .workspace = workspace,                                                                                           \
-     ATTN_CUDA_NOTED},
+     ATTN_CUDA_PREPARED},
 const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, dtype_of_line)
 #include "kernels/variants/sdpa_fwd_sm80.def"

@@ -169,8 +169,8 @@ int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_prob
     return kp->items = heads * (maps->pairs ? half : row_tiles);
 }
 
-/* A launch without its tensors: the plan's note. */
-struct note {
+/* A launch without its tensors: kept by the plan. */
+struct prepared_launch {
     struct kp_sdpa_fwd fwd;
     int32_t pairs, half_tiles;
     struct kp_divisor by_half;
@@ -178,11 +178,11 @@ struct note {
     struct attn_cuda_grid grid; /* x 0: nothing to launch */
 };
 
-static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                       void *out) {
+static void write_prepared(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                           void *out) {
     const struct shape shape = shape_of(k), *c = &shape;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    struct note *prepared = out;
+    struct prepared_launch *prepared = out;
     memset(prepared, 0, sizeof *prepared);
     struct kp_sdpa_fwd_maps kp = {0};
     attn_cuda_sdpa_numbers(&kp.fwd.in, p);
@@ -199,10 +199,10 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
                                              .shared_bytes = c->shared_bytes};
 }
 
-static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                                const void *from, const attn_args *args) {
+static attn_status launch_prepared(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                   const attn_problem *p, const void *from, const attn_args *args) {
     const struct shape shape = shape_of(k), *c = &shape;
-    const struct note *prepared = from;
+    const struct prepared_launch *prepared = from;
     if (prepared->grid.x == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
     struct kp_sdpa_fwd_maps kp = {.fwd = prepared->fwd,
                                   .pairs = prepared->pairs,
@@ -224,9 +224,9 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
-    struct note prepared;
-    write_note(k, dev, p, &prepared);
-    return launch_noted(k, dev, p, &prepared, args);
+    struct prepared_launch prepared;
+    write_prepared(k, dev, p, &prepared);
+    return launch_prepared(k, dev, p, &prepared, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -258,7 +258,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .features = feature,                                                                                              \
      .impl = &config,                                                                                                  \
      .workspace = workspace,                                                                                           \
-     ATTN_CUDA_NOTED},
+     ATTN_CUDA_PREPARED},
 const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", "no softcap, ALiBi; ", 0, ATTN_CUDA_SM100A,    \

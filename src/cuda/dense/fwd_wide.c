@@ -90,8 +90,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_refuse_image(dev, r->rest->symbol, memory_of(r->rest, l, p).bytes, why);
 }
 
-/* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at. Halves: two more launches, operands written and read
- * again, and idle multiprocessors where there is little to do, since keys are not split. */
+/* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at. f16x2 operands: two more launches, operands written and
+ * read again, and idle multiprocessors where there is little to do, since keys are not split. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct fwd_row *r = k->impl;

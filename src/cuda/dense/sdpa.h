@@ -41,7 +41,7 @@ int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit);
  * 2^shift < 2^(shift - 31), so that n times it is less than 2^shift for every n < 2^31 and the quotient is exact. */
 struct kp_divisor attn_cuda_divisor(int64_t d);
 
-/* Fill the part of the parameters that forward and backward share: first what the problem says, which a plan can note,
+/* Fill the part of the parameters that forward and backward share: first what the problem says, which a plan can keep,
  * then the tensors. */
 void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);
 void attn_cuda_sdpa_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
