@@ -26,6 +26,41 @@ static const struct attn_cli_command *find(const char *name) {
     return NULL;
 }
 
+/* Levenshtein distance, by rows; 99 for words longer than any command. */
+static int distance(const char *a, const char *b) {
+    enum { LONGEST = 16 };
+    const size_t n = strlen(a), m = strlen(b);
+    int row[LONGEST + 1];
+    if (n > LONGEST || m > LONGEST) return 99;
+    for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            const int change = diagonal + (a[i - 1] != b[j - 1]),
+                      step = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = change < step ? change : step;
+        }
+    }
+    return row[m];
+}
+
+/* ", did you mean 'list'?" for a command that differs from `name` by a letter, of four letters and more by two; or "".
+ * Of commands equally near the one that --help names first. */
+static const char *hint(const char *name) {
+    static char text[48];
+    const struct attn_cli_command *nearest = NULL;
+    int least = strlen(name) < 4 ? 2 : 3;
+    for (const struct attn_cli_command *c = attn_cli_commands; c->name; c++) {
+        const int d = distance(name, c->name);
+        if (d < least) least = d, nearest = c;
+    }
+    if (!nearest) return "";
+    snprintf(text, sizeof text, ", did you mean '%s'?", nearest->name);
+    return text;
+}
+
 static void print_help(FILE *out) {
     fprintf(out, "Usage: attn COMMAND [OPTIONS] [ARGUMENTS]\n\nFused attention on CPU and NVIDIA GPUs.\n\nCommands:\n");
     for (const struct attn_cli_command *c = attn_cli_commands; c->name; c++)
@@ -66,7 +101,7 @@ int attn_cli_help(int argc, char **argv) {
     }
     if (argc > 2) return attn_cli_usage("help", "unexpected argument '%s'", argv[2]);
     const struct attn_cli_command *command = find(argv[1]);
-    if (!command) return attn_cli_usage("help", "no command '%s'", argv[1]);
+    if (!command) return attn_cli_usage("help", "no command '%s'%s", argv[1], hint(argv[1]));
     if (command->run == attn_cli_help) {
         print_help(stdout);
         return ATTN_CLI_OK;
@@ -87,7 +122,9 @@ static int dispatch(int argc, char **argv) {
         name = "version";
     const struct attn_cli_command *command = find(name);
     if (!command) {
-        fprintf(stderr, "attn: %s '%s'\nTry 'attn --help'.\n", name[0] == '-' ? "unknown option" : "no command", name);
+        const int is_option = name[0] == '-';
+        fprintf(stderr, "attn: %s '%s'%s\nTry 'attn --help'.\n", is_option ? "unknown option" : "no command", name,
+                is_option ? "" : hint(name));
         return ATTN_CLI_USAGE;
     }
     opterr = 0;

@@ -19,6 +19,10 @@ expect() {
 
 expect 2 'Usage: attn'
 expect 2 "attn: no command 'nonsense'" nonsense
+expect 2 "attn: no command 'lis', did you mean 'list'?" lis
+expect 2 "attn: no command 'bnech', did you mean 'bench'?" bnech
+expect 2 "attn help: no command 'pla', did you mean 'plan'?" help pla
+"$attn" nonsense 2>&1 | grep -q 'did you mean' && fail 'a hint for a word that is near no command'
 expect 2 "attn: unknown option '--nonsense'" --nonsense
 for c in run plan list bench env version; do
     expect 2 "attn $c: unknown option '--nonsense'" "$c" --nonsense
