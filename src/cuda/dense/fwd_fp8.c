@@ -29,34 +29,13 @@ static int refuse_features(const attn_problem *p, struct attn_text *why) {
     return missing != NULL;
 }
 
-static int refuse_size(const struct kp_sdpa_fwd_fp8_sm90_config *c, const attn_problem *p, struct attn_text *why) {
-    const double tiles = (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, rows_of(c));
-    if (tiles > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", tiles, INT32_MAX);
-    if (p->total_q > INT32_MAX || p->total_k > INT32_MAX) {
-        attn_text_add(why, "counts packed rows in 31 bits");
-        return 1;
-    }
-    return tiles > INT32_MAX;
-}
-
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_fwd_fp8_sm90_config *c = k->impl;
-    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) && !refuse_features(p, why) && !refuse_size(c, p, why) &&
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) && !refuse_features(p, why) &&
+           !attn_cuda_sdpa_fwd_refuse_size(rows_of(c), p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, shared_of(c), why) && !attn_cuda_refuse_tensor_maps(dev, why) &&
            !attn_cuda_padding_refuse(dev, p, why);
-}
-
-static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
-    const attn_tensor *tensors[] = {args->q, args->k, args->v};
-    static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V};
-    (void)p;
-    for (int i = 0; i < 3; i++)
-        if (attn_cuda_refuse_axes(tensors[i], why)) {
-            *role = roles[i];
-            return 1;
-        }
-    return 0;
 }
 
 /* 0.5 of the tensor unit, as counted; 0.42 on an H200 at 16k keys. */
@@ -154,7 +133,7 @@ const struct attn_kernel attn_cuda_sdpa_fwd_fp8_rows[] = {
      .workspace = workspace,                                                                                           \
      .prepare = prepare,                                                                                               \
      .launch = launch,                                                                                                 \
-     .refuses_strides = refuses_strides},
+     .refuses_strides = attn_cuda_sdpa_fwd_refuses_strides},
 #include "kernels/variants/sdpa_fwd_fp8_sm90.def"
 #undef VARIANT
 };

@@ -74,8 +74,8 @@ static int refuse_features(const struct attn_kernel *k, const attn_problem *p, s
     return missing != NULL || refuse_softcap(p, why);
 }
 
-static int refuse_size(const struct shape *c, const attn_problem *p, struct attn_text *why) {
-    const double tiles = (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, c->rows);
+int attn_cuda_sdpa_fwd_refuse_size(int64_t rows, const attn_problem *p, struct attn_text *why) {
+    const double tiles = (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, rows);
     if (tiles > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", tiles, INT32_MAX);
     if (p->total_q > INT32_MAX || p->total_k > INT32_MAX) {
         attn_text_add(why, "counts packed rows in 31 bits");
@@ -87,12 +87,14 @@ static int refuse_size(const struct shape *c, const attn_problem *p, struct attn
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct shape shape = shape_of(k), *c = &shape;
-    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(k, p, why) && !refuse_size(c, p, why) &&
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(k, p, why) &&
+           !attn_cuda_sdpa_fwd_refuse_size(c->rows, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, c->shared_bytes, why) && !attn_cuda_refuse_tensor_maps(dev, why) &&
            !attn_cuda_padding_refuse(dev, p, why);
 }
 
-static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
+int attn_cuda_sdpa_fwd_refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role,
+                                       struct attn_text *why) {
     const attn_tensor *tensors[] = {args->q, args->k, args->v};
     static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V};
     (void)p;
@@ -254,7 +256,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .out_f32 = f32,                                                                                                   \
      .max_logits = 1,                                                                                                  \
      .alignment_bytes = 16,                                                                                            \
-     .refuses_strides = refuses_strides,                                                                               \
+     .refuses_strides = attn_cuda_sdpa_fwd_refuses_strides,                                                            \
      .features = feature,                                                                                              \
      .impl = &config,                                                                                                  \
      .workspace = workspace,                                                                                           \

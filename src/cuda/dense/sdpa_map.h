@@ -13,4 +13,9 @@ attn_status attn_cuda_sdpa_map(const struct attn_core_device *dev, const char *n
 /* Forward, tiles of `rows` query rows: how they are dealt to CTAs; the number of pieces. counts_packed: the kernel
  * counts pairs of tiles over the lengths of packed sequences itself. */
 int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps);
+
+/* Forward: what all its rows refuse of a problem's size, tiles of `rows` query rows; and of the strides of q, k, v. */
+int attn_cuda_sdpa_fwd_refuse_size(int64_t rows, const attn_problem *p, struct attn_text *why);
+int attn_cuda_sdpa_fwd_refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role,
+                                       struct attn_text *why);
 #endif
