@@ -21,22 +21,22 @@ struct piece {
     num x[PIECE];
 };
 #if CFG_DTYPE == KP_F64
-static __device__ __forceinline__ struct piece load_piece(uint32_t at) {
-    const uint4 a = shared_load128(at);
+static __device__ __forceinline__ struct piece load_piece(uint32_t address) {
+    const uint4 a = shared_load128(address);
     struct piece p;
     p.x[0] = __hiloint2double((int)a.y, (int)a.x);
     p.x[1] = __hiloint2double((int)a.w, (int)a.z);
     return p;
 }
-static __device__ __forceinline__ void load_two(uint32_t at, double x[2]) {
-    const struct piece p = load_piece(at);
+static __device__ __forceinline__ void load_two(uint32_t address, double x[2]) {
+    const struct piece p = load_piece(address);
     x[0] = p.x[0], x[1] = p.x[1];
 }
-static __device__ __forceinline__ void store_num(uint32_t at, double x) {
-    shared_store64(at, (uint64_t)__double_as_longlong(x));
+static __device__ __forceinline__ void store_num(uint32_t address, double x) {
+    shared_store64(address, (uint64_t)__double_as_longlong(x));
 }
-static __device__ __forceinline__ double load_num(uint32_t at) {
-    return __longlong_as_double((int64_t)shared_load64(at));
+static __device__ __forceinline__ double load_num(uint32_t address) {
+    return __longlong_as_double((int64_t)shared_load64(address));
 }
 typedef uint64_t bits;
 static __device__ __forceinline__ bits bits_of(double x) { return (bits)__double_as_longlong(x); }
@@ -44,43 +44,45 @@ static __device__ __forceinline__ double number_of(bits x) { return __longlong_a
 /* e^x; in f32 by exp2, relative error 2^-22 and that of x log2(e). */
 static __device__ __forceinline__ double exp_num(double x) { return exp(x); }
 static __device__ __forceinline__ double log_num(double x) { return log(x); }
-static __device__ __forceinline__ struct piece load_piece_global(const double *at) {
-    const double2 a = *(const double2 *)at;
+static __device__ __forceinline__ struct piece load_piece_global(const double *from) {
+    const double2 a = *(const double2 *)from;
     struct piece p = {{a.x, a.y}};
     return p;
 }
-static __device__ __forceinline__ void store_piece_global(double *at, const double x[PIECE]) {
-    *(double2 *)at = make_double2(x[0], x[1]);
+static __device__ __forceinline__ void store_piece_global(double *to, const double x[PIECE]) {
+    *(double2 *)to = make_double2(x[0], x[1]);
 }
 static __device__ __forceinline__ double shuffle(double x, int lane) { return __shfl_sync(~0u, x, lane); }
 static __device__ __forceinline__ double shuffle_xor(double x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 #else
-static __device__ __forceinline__ struct piece load_piece(uint32_t at) {
-    const uint4 a = shared_load128(at);
+static __device__ __forceinline__ struct piece load_piece(uint32_t address) {
+    const uint4 a = shared_load128(address);
     struct piece p;
     p.x[0] = __uint_as_float(a.x), p.x[1] = __uint_as_float(a.y);
     p.x[2] = __uint_as_float(a.z), p.x[3] = __uint_as_float(a.w);
     return p;
 }
 /* Two neighbours in shared memory, aligned to both; one number. */
-static __device__ __forceinline__ void load_two(uint32_t at, float x[2]) {
-    const float2 p = shared_load_pair(at);
+static __device__ __forceinline__ void load_two(uint32_t address, float x[2]) {
+    const float2 p = shared_load_pair(address);
     x[0] = p.x, x[1] = p.y;
 }
-static __device__ __forceinline__ void store_num(uint32_t at, float x) { shared_store32(at, __float_as_uint(x)); }
-static __device__ __forceinline__ float load_num(uint32_t at) { return __uint_as_float(shared_load32(at)); }
+static __device__ __forceinline__ void store_num(uint32_t address, float x) {
+    shared_store32(address, __float_as_uint(x));
+}
+static __device__ __forceinline__ float load_num(uint32_t address) { return __uint_as_float(shared_load32(address)); }
 typedef uint32_t bits;
 static __device__ __forceinline__ bits bits_of(float x) { return __float_as_uint(x); }
 static __device__ __forceinline__ float number_of(bits x) { return __uint_as_float(x); }
 static __device__ __forceinline__ float exp_num(float x) { return exp2_fast(x * LOG2E); }
 static __device__ __forceinline__ float log_num(float x) { return log2f(x) * LN2; }
-static __device__ __forceinline__ struct piece load_piece_global(const float *at) {
-    const float4 a = *(const float4 *)at;
+static __device__ __forceinline__ struct piece load_piece_global(const float *from) {
+    const float4 a = *(const float4 *)from;
     struct piece p = {{a.x, a.y, a.z, a.w}};
     return p;
 }
-static __device__ __forceinline__ void store_piece_global(float *at, const float x[PIECE]) {
-    *(float4 *)at = make_float4(x[0], x[1], x[2], x[3]);
+static __device__ __forceinline__ void store_piece_global(float *to, const float x[PIECE]) {
+    *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
 }
 static __device__ __forceinline__ float shuffle(float x, int lane) { return __shfl_sync(~0u, x, lane); }
 static __device__ __forceinline__ float shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
@@ -121,11 +123,11 @@ static __device__ __forceinline__ num outer_lse_num(uint32_t flags, num natural,
     return outer_lse(flags, natural, sink);
 #endif
 }
-static __device__ __forceinline__ void store_lse_num(const struct kp_view *v, int64_t at, num lse) {
+static __device__ __forceinline__ void store_lse_num(const struct kp_view *v, int64_t element, num lse) {
 #if CFG_DTYPE == KP_F64
-    if (v->data) ((double *)v->data)[at] = lse;
+    if (v->data) ((double *)v->data)[element] = lse;
 #else
-    store_lse(v, at, lse);
+    store_lse(v, element, lse);
 #endif
 }
 #endif

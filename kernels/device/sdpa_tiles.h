@@ -31,14 +31,14 @@ static __device__ __forceinline__ int tile_of_round(const struct kp_sdpa_fwd_map
     const struct kp_sdpa_fwd *p = &maps->fwd;
     if (maps->pairs) {
         const int64_t x = (int64_t)(r >> 1) * gridDim.x + blockIdx.x;
-        if (x >= p->items) return -1;
+        if (x >= p->work_tiles) return -1;
         *head = divided((int)x, maps->by_half);
         const int y = (int)x - *head * maps->half_tiles, other = p->row_tiles - 1 - y;
         *tile = r & 1 ? y : other;
         return !(r & 1) || y != other;
     }
     const int64_t x = (int64_t)r * gridDim.x + (r & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    if (x >= p->items) return -1;
+    if (x >= p->work_tiles) return -1;
     const int section = divided((int)x, p->by_section_tiles), within = (int)x - section * p->section_tiles;
     const int last = section == p->last_section;
     const int outer = divided(within, last ? p->by_last : p->by_section);

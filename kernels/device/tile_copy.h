@@ -15,8 +15,8 @@ static __device__ __forceinline__ void copy_chunk(uint32_t to, const char *from,
         uint32_t word[4];
 #pragma unroll
         for (int x = 0; x < 4; x++) {
-            const uint16_t *at = (const uint16_t *)from + 2 * x;
-            const uint32_t lo = 4 * x < bytes ? at[0] : 0, hi = 4 * x + 2 < bytes ? at[1] : 0;
+            const uint16_t *pair = (const uint16_t *)from + 2 * x;
+            const uint32_t lo = 4 * x < bytes ? pair[0] : 0, hi = 4 * x + 2 < bytes ? pair[1] : 0;
             word[x] = lo | hi << 16;
         }
         shared_store128(to, make_uint4(word[0], word[1], word[2], word[3]));
@@ -32,21 +32,21 @@ static __device__ __forceinline__ constexpr int copy_across(int chunks) { return
 static __device__ __forceinline__ void copy_tile(uint32_t tile, int pitch, int rows, int dim, int threads, int thread,
                                                  const char *from, int64_t stride, int exist, int width, int unit) {
     const int across = copy_across(dim / 8), down = threads / across, r0 = thread / across, c0 = thread % across;
-    const char *at = from + r0 * stride;
+    const char *row = from + r0 * stride;
     if (unit == 16 && width == dim && exist >= rows && rows % down == 0 && down % 8 == 0) {
         const uint32_t to = tile + tile_at(pitch, r0, c0); /* `down` rows, `across` chunks on: the same swizzle */
-        at += 16 * c0;
+        row += 16 * c0;
 #pragma unroll
-        for (int r = 0; r < rows; r += down, at += down * stride)
+        for (int r = 0; r < rows; r += down, row += down * stride)
 #pragma unroll
-            for (int c = 0; c < dim / 8; c += across) copy_async16_whole(to + r * pitch + 16 * c, at + 16 * c);
+            for (int c = 0; c < dim / 8; c += across) copy_async16_whole(to + r * pitch + 16 * c, row + 16 * c);
         return;
     }
 #pragma unroll 1
-    for (int r = r0; r < rows; r += down, at += down * stride)
+    for (int r = r0; r < rows; r += down, row += down * stride)
 #pragma unroll 1
         for (int c = c0; c < dim / 8; c += across)
-            copy_chunk(tile + tile_at(pitch, r, c), at + 16 * c, r < exist ? max(min(2 * width - 16 * c, 16), 0) : 0,
+            copy_chunk(tile + tile_at(pitch, r, c), row + 16 * c, r < exist ? max(min(2 * width - 16 * c, 16), 0) : 0,
                        unit);
 }
 #endif

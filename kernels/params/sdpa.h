@@ -4,7 +4,7 @@
 #define ATTN_KPARAMS_SDPA_H
 #include "kernels/params/params.h"
 
-/* struct kp_sdpa.flags, beside KP_LSE_* */
+/* struct kp_sdpa.flags, with KP_LSE_* */
 #define KP_SDPA_BOTTOM_RIGHT 16
 
 /* What forward and backward have in common: the inputs and rules of a dense problem. Lengths and counts are bounds
@@ -44,12 +44,13 @@ struct kp_divisor {
  *
  * A tile is a block of flat rows of one (batch, tile head). Row f is query f / pack, head tile_head * pack + f % pack;
  * pack is 1 (tile head = query head) or the group HQ/HK (tile head = key head: few queries share the keys' tile).
- * CTAs take work items 0 .. items-1; item -> (section of heads, row tile from the last, key split, head in section). */
+ * CTAs take work tiles 0 .. work_tiles - 1; tile -> (section of heads, row tile from the last, key split, head in it).
+ */
 struct kp_sdpa_fwd {
     struct kp_sdpa in;
     struct kp_view out, lse, lse_rounded, max_logits;
     uint64_t part_o, part_m, part_l; /* splits > 1: f32 [splits][B*HQ*SQ][part_row], [splits][B*HQ*SQ] each */
-    int64_t items;
+    int64_t work_tiles;
     int32_t pack, row_tiles, splits, section; /* section: tile heads (over the batch) that are dealt together */
     int32_t part_row;                         /* floats of a row of part_o: DV rounded up to a multiple of 4 */
     /* 16-bit kernels only: what find_work of sdpa_fwd_work.h divides by */
@@ -91,7 +92,7 @@ struct kp_sdpa_bwd {
     uint64_t turns;                                /* ordered: i32 [HQ][stat_rows / rows], then a ticket; else 0 */
     uint64_t dalibi, dsink;                        /* outputs, float arrays or 0 */
     int64_t dalibi_batch, dalibi_head, dsink_head; /* strides in elements; batch 0: summed over B */
-    int64_t stat_rows, mask_items, alibi_items;    /* work items of sdpa_bwd_bias.cu */
+    int64_t stat_rows, mask_tiles, alibi_tiles;    /* work tiles of sdpa_bwd_bias.cu */
     int32_t rows, dim, stat_log2;         /* of the main kernel: tile height, padded head dim, unit of stat_lse */
     int32_t row_warps, dim_warps;         /* how its warps share a tile of dq_sum */
     int32_t key_tiles, row_tiles;         /* per sequence, at most; row_tiles of `rows` rows */

@@ -9,39 +9,39 @@
 #define KP_WIDE_PITCH        256
 #define KP_WIDE_CHUNK(dtype) ((dtype) == KP_F64 ? 32 : 64)
 
-/* What both directions have beside struct kp_sdpa: its numbers in double, and where the CTA's own rows are. */
+/* What both directions have in addition to struct kp_sdpa: its numbers in double, and where the CTA's own rows are. */
 struct kp_sdpa_wide {
     double scale, softcap, softcap_inverse; /* softcap 0 = off */
     int32_t plain;    /* 1: no softcap, ALiBi, mask or pages; scores of inner tiles are scaled products */
     int32_t resident; /* 1: all chunks of the own rows stay in shared memory; 0: each ring slot carries one */
     int32_t slices;   /* blocks of columns that a row's results are cut into; each forms all scores */
     int32_t staged;   /* backward: the ring holds two whole tiles of the other side, each read twice; needs resident */
-    /* Heads that both a kernel of halves and one of tf32 are started for. flags: int32 [B][HK], 1 = belongs to tf32; or
-     * 0. unit_*: f32 [B][heads][blocks], what a number of the block is to be multiplied with. */
+    /* Heads that both a kernel of f16x2 operands and one of tf32 are started for. flags: int32 [B][HK], 1 = belongs to
+     * tf32; or 0. unit_*: f32 [B][heads][blocks], what a number of the block is to be multiplied with. */
     uint64_t flags, unit_q, unit_k, unit_v, unit_o;
-    int32_t blocks_q, blocks_k; /* of KP_HALVES_ROWS rows, of a sequence */
+    int32_t blocks_q, blocks_k; /* of KP_F16X2_ROWS rows, of a sequence */
 };
 KP_SIZE(struct kp_sdpa_wide, 3 * 8 + 4 * 4 + 5 * 8 + 2 * 4);
 
-/* Splitting f32 operands into pairs of f16 (kernels/smxx/sdpa_halves.cu). */
-#define KP_HALVES_ROWS 64
-struct kp_halves_tensor {
+/* Splitting f32 operands in two f16 each (kernels/smxx/sdpa_f16x2.cu). */
+#define KP_F16X2_ROWS 64
+struct kp_f16x2_tensor {
     struct kp_view from, to; /* `to`: rows of whole pairs of pieces, width rounded up to 8 */
     uint64_t unit;
-    int64_t items;
+    int64_t n_blocks;
     int32_t heads, blocks, width, of_keys;
 };
-struct kp_sdpa_halves_job {
+struct kp_sdpa_f16x2_job {
     struct kp_sdpa in; /* sequences */
-    struct kp_halves_tensor tensor[4];
+    struct kp_f16x2_tensor tensor[4];
     uint64_t flags;
-    int64_t items;
+    int64_t n_blocks;
     int32_t n_tensors, reserved;
 };
-KP_SIZE(struct kp_sdpa_halves_job, sizeof(struct kp_sdpa) + 4 * (2 * 48 + 2 * 8 + 4 * 4) + 3 * 8);
+KP_SIZE(struct kp_sdpa_f16x2_job, sizeof(struct kp_sdpa) + 4 * (2 * 48 + 2 * 8 + 4 * 4) + 3 * 8);
 
-/* Forward; `fwd` is what the merging kernel reads. Work items are fwd.items: slices are part of the splits' axis there:
- * item -> (section of heads, row tile, split * slices + slice, head). part_* are f64 for f64. */
+/* Forward; `fwd` is what the merging kernel reads. In fwd.work_tiles slices are part of the splits' axis:
+ * tile -> (section of heads, row tile, split * slices + slice, head). part_* are f64 for f64. */
 struct kp_sdpa_wide_fwd {
     struct kp_sdpa_fwd fwd;
     struct kp_sdpa_wide wide;
@@ -53,7 +53,7 @@ KP_SIZE(struct kp_sdpa_wide_fwd, sizeof(struct kp_sdpa_fwd) + sizeof(struct kp_s
 struct kp_sdpa_wide_bwd {
     struct kp_sdpa_bwd bwd;
     struct kp_sdpa_wide wide;
-    int64_t items;
+    int64_t work_tiles;
     int32_t tiles, reserved;
 };
 KP_SIZE(struct kp_sdpa_wide_bwd, sizeof(struct kp_sdpa_bwd) + sizeof(struct kp_sdpa_wide) + 16);
@@ -62,7 +62,7 @@ KP_SIZE(struct kp_sdpa_wide_bwd, sizeof(struct kp_sdpa_bwd) + sizeof(struct kp_s
 #define KP_WIDE_OWN_KEYS    1
 #define KP_WIDE_OWN_QUERIES 2
 
-/* Sequences start at multiples of this many workspace rows; statistics behind the end of one are those of empty rows.
+/* Sequences start at multiples of this many workspace rows; statistics past the end of one are those of empty rows.
  */
 #define KP_WIDE_STAT_ROWS 64
 /* Owners of keys keep the statistics of four tiles of queries. */
@@ -72,7 +72,7 @@ KP_SIZE(struct kp_sdpa_wide_bwd, sizeof(struct kp_sdpa_bwd) + sizeof(struct kp_s
  * explained there. */
 struct kp_sdpa_wide_config {
     const char *symbol;
-    int32_t dtype, halves, sums, side, cols, warps, keys, group, slots, per, ctas;
+    int32_t dtype, f16x2, sums, side, cols, warps, keys, group, slots, per, ctas;
 };
 #define KP_WIDE_ROWS(c) (16 * (c).warps)
 /* Shared memory of sdpa_bwd_bias_wide.cu: a chunk of own rows, one of tile rows; later the sums of a tile. */

@@ -41,15 +41,15 @@
 
 /* ------------------------------------------------------------------ numbers that are not finite ---- */
 
-static __device__ __forceinline__ uint32_t row_chunk_bad(uint32_t at) {
-    const uint4 a = shared_load128(at);
+static __device__ __forceinline__ uint32_t row_chunk_bad(uint32_t address) {
+    const uint4 a = shared_load128(address);
     return not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
 }
 
 /* All threads, once: note and zero keys with infinities or NaN. Returns whether there are any. */
 static __device__ __forceinline__ int take_bad_keys(uint32_t base) {
     uint32_t any = 0;
-    if (threadIdx.x < 8) shared_store32(base + POISON + 4 * threadIdx.x, 0);
+    if (threadIdx.x < 8) shared_store32(base + NONFINITE + 4 * threadIdx.x, 0);
     __syncthreads();
 #pragma unroll 2
     for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
@@ -74,21 +74,21 @@ static __device__ __forceinline__ int has_special_rows(uint32_t base) {
     int special = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r += 32) {
-        const int at = ROWS < 32 ? lane_of() % ROWS : r + lane_of();
-        const float lse = __uint_as_float(shared_load32(base + LSE + 4 * at)),
-                    shift = __uint_as_float(shared_load32(base + SHIFT + 4 * at));
+        const int row = ROWS < 32 ? lane_of() % ROWS : r + lane_of();
+        const float lse = __uint_as_float(shared_load32(base + LSE + 4 * row)),
+                    shift = __uint_as_float(shared_load32(base + SHIFT + 4 * row));
         special |= !(fabsf(lse) < INF && fabsf(shift) < INF);
     }
     return __any_sync(~0u, special);
 }
 
 /* All threads: zero Q and dO of empty rows and of rows of NaN; zero and note dO of other rows where it is not finite.
- * Returns POISONED where any was noted, else CLEANED. */
-enum { CLEANED = 1, POISONED = 2 };
+ * Returns HAS_NONFINITE where any was noted, else CLEANED. */
+enum { CLEANED = 1, HAS_NONFINITE = 2 };
 static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile, uint32_t o_tile) {
     uint32_t any = 0;
     if (threadIdx.x < 4) {
-        shared_store32(base + POISON + 4 * threadIdx.x, 0);
+        shared_store32(base + NONFINITE + 4 * threadIdx.x, 0);
         shared_store32(base + BAD_ROWS + 4 * threadIdx.x, 0);
     }
     __syncthreads();
@@ -97,28 +97,28 @@ static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile,
         const int r = x / (DIM / 8), c = x % (DIM / 8);
         const float lse = __uint_as_float(shared_load32(base + LSE + 4 * r));
         const int whole = !(fabsf(lse) < INF);
-        const uint32_t at = o_tile + tile_at(PITCH, r, c);
-        if (!whole && row_chunk_bad(at)) shared_or32(base + POISON + 4 * (r >> 5), 1u << (r & 31)), any = 1;
+        const uint32_t address = o_tile + tile_at(PITCH, r, c);
+        if (!whole && row_chunk_bad(address)) shared_or32(base + NONFINITE + 4 * (r >> 5), 1u << (r & 31)), any = 1;
         if (!whole) continue;
         if (row_chunk_bad(q_tile + tile_at(PITCH, r, c))) shared_or32(base + BAD_ROWS + 4 * (r >> 5), 1u << (r & 31));
-        shared_store128(at, make_uint4(0, 0, 0, 0));
+        shared_store128(address, make_uint4(0, 0, 0, 0));
         shared_store128(q_tile + tile_at(PITCH, r, c), make_uint4(0, 0, 0, 0));
     }
-    const int poison = __syncthreads_or((int)any);
-    if (!poison) return CLEANED;
+    const int nonfinite = __syncthreads_or((int)any);
+    if (!nonfinite) return CLEANED;
 #pragma unroll 1
     for (int x = thread_of(); x < ROWS * (DIM / 8); x += THREADS) {
         const int r = x / (DIM / 8);
-        if (shared_load32(base + POISON + 4 * (r >> 5)) >> (r & 31) & 1)
+        if (shared_load32(base + NONFINITE + 4 * (r >> 5)) >> (r & 31) & 1)
             shared_store128(o_tile + tile_at(PITCH, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
     }
     __syncthreads();
-    return POISONED;
+    return HAS_NONFINITE;
 }
 
 /* dV += P^T dO of one noted row, read from memory; y: P of the lane's key x, r. A probability of 0 is a hidden cell. */
-static __device__ __forceinline__ void add_poison_row(const struct kp_sdpa_bwd *p, const uint16_t *row, float y, int x,
-                                                      int r, float rX[KV_M][KV_N][4]) {
+static __device__ __forceinline__ void add_nonfinite_row(const struct kp_sdpa_bwd *p, const uint16_t *row, float y,
+                                                         int x, int r, float rX[KV_M][KV_N][4]) {
     if (y == 0) return;
 #pragma unroll
     for (int n = 0; n < KV_N; n++)
@@ -136,29 +136,30 @@ static __device__ __forceinline__ const uint16_t *dout_row(const struct kp_sdpa_
 }
 
 /* P in shared memory. */
-static __device__ __forceinline__ void add_poison(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
-                                                  uint32_t base, float rX[KV_M][KV_N][4]) {
+static __device__ __forceinline__ void add_nonfinite(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                     uint32_t base, float rX[KV_M][KV_N][4]) {
 #pragma unroll 1
     for (int q = 0; q < ROWS; q++) {
-        if (!(shared_load32(base + POISON + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
+        if (!(shared_load32(base + NONFINITE + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
 #pragma unroll
         for (int x = 0; x < KV_M; x++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const int key = warp_of() % KV_KEY_WARPS * (16 * KV_M) + 16 * x + 8 * r + (lane_of() >> 2);
                 const uint32_t pair = shared_load32(base + P_TILE + tile_at(S_PITCH, key, q / 8) + (q % 8 & ~1) * 2);
-                add_poison_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r, rX);
+                add_nonfinite_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r,
+                                  rX);
             }
     }
 }
 
 /* P_HELD: P^T of a block of queries as A operands. */
-static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
-                                                       uint32_t base, int row0, const uint32_t rP[S_M][S_N][2],
-                                                       float rX[KV_M][KV_N][4]) {
+static __device__ __forceinline__ void add_nonfinite_held(const struct kp_sdpa_bwd *p, const struct work *w,
+                                                          struct step s, uint32_t base, int row0,
+                                                          const uint32_t rP[S_M][S_N][2], float rX[KV_M][KV_N][4]) {
 #pragma unroll 1
     for (int q = row0; q < row0 + SUB_ROWS; q++) {
-        if (!(shared_load32(base + POISON + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
+        if (!(shared_load32(base + NONFINITE + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
 #pragma unroll
         for (int x = 0; x < KV_M; x++)
 #pragma unroll
@@ -167,20 +168,21 @@ static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd 
 #pragma unroll
                 for (int n = 0; n < S_N; n++) pair |= rP[x][n][r] & (0u - (uint32_t)(n == (q - row0) >> 3));
                 pair = __shfl_sync(~0u, pair, (lane_of() & ~3) | (q >> 1 & 3));
-                add_poison_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r, rX);
+                add_nonfinite_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r,
+                                  rX);
             }
     }
 }
 
 /* ------------------------------------------------------------------ steps -------------------------- */
 
-static __device__ __forceinline__ void multiply_cells(float rX[S_M][S_N][4], float by) {
+static __device__ __forceinline__ void multiply_cells(float rX[S_M][S_N][4], float factor) {
 #pragma unroll
     for (int x = 0; x < S_M; x++)
 #pragma unroll
         for (int n = 0; n < S_N; n++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) rX[x][n][c] *= by;
+            for (int c = 0; c < 4; c++) rX[x][n][c] *= factor;
 }
 
 /* Rounded cells, and their way to a tile of shared memory. */
@@ -238,8 +240,8 @@ static __device__ __forceinline__ void silence_stored(uint32_t base, struct part
         const uint32_t keep = (lse.x == INF ? 0 : 0xffffu) | (lse.y == INF ? 0 : 0xffff0000u);
 #pragma unroll 1
         for (int row = 0; row < 16 * S_M; row += 8) {
-            const uint32_t at = tile_step(from, S_PITCH, n) + row * S_PITCH;
-            shared_store32(at, shared_load32(at) & keep);
+            const uint32_t address = tile_step(from, S_PITCH, n) + row * S_PITCH;
+            shared_store32(address, shared_load32(address) & keep);
         }
     }
 }
@@ -263,7 +265,7 @@ static __device__ __forceinline__ struct part placed(struct part part, const str
     return part;
 }
 
-/* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. The work item is recalled where it is asked
+/* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. The work tile is recalled where it is asked
  * for: no register holds it during the products. special: 0, or as clean_rows returns. */
 static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, int t, uint32_t base, uint32_t q_tile,
                                                   uint32_t o_tile, int sub, int special, float rK[KV_M][KV_N][4],
@@ -313,9 +315,9 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
     }
     held_product(rV, rP, o_tile + sub * SUB_ROWS * PITCH);
     held_product(rK, rC, q_tile + sub * SUB_ROWS * PITCH);
-    if (special == POISONED) {
+    if (special == HAS_NONFINITE) {
         const struct work w = recall_work(base);
-        add_poison_held(p, &w, recall_step(base, t), base, sub * SUB_ROWS, rP, rV);
+        add_nonfinite_held(p, &w, recall_step(base, t), base, sub * SUB_ROWS, rP, rV);
     }
 }
 
@@ -392,7 +394,7 @@ static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, c
     }
 }
 
-/* ------------------------------------------------------------------ one work item ------------------ */
+/* ------------------------------------------------------------------ one work tile ------------------ */
 
 static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, struct work *w) {
     const uint32_t base = shared_base();
@@ -405,7 +407,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
             for (int c = 0; c < 4; c++) rK[x][n][c] = rV[x][n][c] = 0;
 
     if (w->steps > 0) {
-        const struct step s = {w->head_k * (p->in.heads_q / p->in.heads_k), (w->first + w->at) * ROWS};
+        const struct step s = {w->head_k * (p->in.heads_q / p->in.heads_k), (w->first + w->start) * ROWS};
         keep_step(base, 0, s);
         load_keys(p, w, base);
         load_rows(p, w, &p->in.q, p->in.dim_qk, base + Q_TILE, s);
@@ -436,10 +438,10 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
             const struct work now = recall_work(base);
             const struct step next = step_after(&now, recall_step(base, t));
             keep_step(base, t + 1, next);
-            const int more = t + 1 < now.steps;
-            if (more && Q_STAGES == 2)
+            const int has_next = t + 1 < now.steps;
+            if (has_next && Q_STAGES == 2)
                 load_rows(p, &now, &p->in.q, p->in.dim_qk, base + Q_TILE + (t + 1) % 2 * ROWS * PITCH, next);
-            if (more && O_STAGES == 2)
+            if (has_next && O_STAGES == 2)
                 load_rows(p, &now, &p->dout, p->in.dim_v, base + O_TILE + (t + 1) % 2 * ROWS * PITCH, next);
             copy_commit();
         }
@@ -453,9 +455,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
             if (!P_HELD) {
                 key_product(rV, base + P_TILE, o_tile);
                 key_product(rK, base + DS_TILE, q_tile);
-                if (special == POISONED) {
-                    const struct work then = recall_work(base);
-                    add_poison(p, &then, recall_step(base, t), base, rV);
+                if (special == HAS_NONFINITE) {
+                    const struct work stored = recall_work(base);
+                    add_nonfinite(p, &stored, recall_step(base, t), base, rV);
                 }
                 if (Q_STAGES == 1 || O_STAGES == 1) __syncthreads(); /* C */
             }
@@ -463,9 +465,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
         if (Q_STAGES == 1 || O_STAGES == 1) {
             const struct work now = recall_work(base);
             const struct step next = recall_step(base, t + 1);
-            const int more = t + 1 < now.steps;
-            if (more && Q_STAGES == 1) load_rows(p, &now, &p->in.q, p->in.dim_qk, q_tile, next);
-            if (more && O_STAGES == 1) load_rows(p, &now, &p->dout, p->in.dim_v, o_tile, next);
+            const int has_next = t + 1 < now.steps;
+            if (has_next && Q_STAGES == 1) load_rows(p, &now, &p->in.q, p->in.dim_qk, q_tile, next);
+            if (has_next && O_STAGES == 1) load_rows(p, &now, &p->dout, p->in.dim_v, o_tile, next);
         }
         copy_commit();
         if (p->dq_sum) reduce_rows(p, base, t);
@@ -483,14 +485,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)
     CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
     const struct kp_sdpa_bwd &p = all.bwd;
     struct work w;
-    int64_t item = blockIdx.x;
+    int64_t index = blockIdx.x;
     if (p.turns) { /* whoever waits for a turn waits for a CTA that has started */
         if (threadIdx.x == 0)
             shared_store32(shared_base(),
                            (uint32_t)take_ticket((int32_t *)p.turns + p.in.heads_q * (p.stat_rows / ROWS)));
         __syncthreads();
-        item = shared_load32(shared_base());
+        index = shared_load32(shared_base());
         __syncthreads();
     }
-    if (find_work(&p, item, &w)) run_tile(&p, &w);
+    if (find_work(&p, index, &w)) run_tile(&p, &w);
 }

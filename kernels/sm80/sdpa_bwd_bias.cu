@@ -5,14 +5,14 @@
  *
  *   dmask cell = sum of dS over what the mask's axes of stride 0 stand for      dalibi = sum of dS (j - i - off)
  *
- * Work items: first tiles of dmask (64 queries x 64 keys; an axis that is summed counts as one), then row tiles of
- * every head for dalibi. A CTA adds up dS of all tiles that belong to its item in registers, 2 x 2 warps of 32 x 32
- * cells.
+ * Work tiles: first those of dmask (64 queries x 64 keys; an axis that is summed counts as one), then row tiles of
+ * every head for dalibi. A CTA adds up dS of all tiles that belong to its work tile in registers, 2 x 2 warps of
+ * 32 x 32 cells.
  *
  *   global K, Q (64 columns at a time) --cp.async--> shared --ldmatrix--> mma --> S^T
  *   global V, dO                       --cp.async--> shared --ldmatrix--> mma --> dP^T     dS^T: sdpa_bwd_cells.h
  *
- * Shared memory: two stages of (64 keys | 64 rows) x 128 bytes; the sums of an item take their place at the end | lse,
+ * Shared memory: two stages of (64 keys | 64 rows) x 128 bytes, which the sums of a work tile replace at the end | lse,
  * shift, share: f32 of 64 rows | what the cells' header calls bad keys, unused. */
 #include "kernels/device/mma.h"
 #include "kernels/device/number.h"
@@ -41,9 +41,9 @@ struct place {
 
 /* ------------------------------------------------------------------ products ----------------------- */
 
-static __device__ __forceinline__ void load_columns(uint32_t to, const struct kp_view *v, int64_t at, int exist,
+static __device__ __forceinline__ void load_columns(uint32_t to, const struct kp_view *v, int64_t element, int exist,
                                                     int width) {
-    copy_tile(to, PITCH, TILE, 64, THREADS, thread_of(), (const char *)v->data + 2 * at, 2 * v->row, exist, width,
+    copy_tile(to, PITCH, TILE, 64, THREADS, thread_of(), (const char *)v->data + 2 * element, 2 * v->row, exist, width,
               v->chunk);
 }
 
@@ -87,10 +87,10 @@ static __device__ __forceinline__ void tile_gradient(const struct kp_sdpa_bwd *p
     __syncthreads(); /* the statistics of the tile before have been read */
     if (thread_of() < TILE) {
         const int i = w->i0 + thread_of();
-        const int64_t at = w->head * p->stat_rows + w->stat0 + i;
-        const float lse = i < w->seq.sq ? ((const float *)p->stat_lse)[at] : PAST_END,
-                    shift = i < w->seq.sq ? ((const float *)p->stat_shift)[at] : 0,
-                    share = i < w->seq.sq ? ((const float *)p->stat_g)[at] : 0;
+        const int64_t stat_row = w->head * p->stat_rows + w->stat0 + i;
+        const float lse = i < w->seq.sq ? ((const float *)p->stat_lse)[stat_row] : PAST_END,
+                    shift = i < w->seq.sq ? ((const float *)p->stat_shift)[stat_row] : 0,
+                    share = i < w->seq.sq ? ((const float *)p->stat_g)[stat_row] : 0;
         shared_store32(base + LSE + 4 * thread_of(), __float_as_uint(lse));
         shared_store32(base + SHIFT + 4 * thread_of(), __float_as_uint(shift));
         shared_store32(base + SHARE + 4 * thread_of(), __float_as_uint(share));
@@ -135,12 +135,12 @@ static __device__ __forceinline__ float cell_sum(uint32_t base, int key0, int ke
     return sum;
 }
 
-static __device__ __forceinline__ void mask_item(const struct kp_sdpa_bwd *p, int64_t item, uint32_t base) {
+static __device__ __forceinline__ void run_mask_tile(const struct kp_sdpa_bwd *p, int64_t index, uint32_t base) {
     const struct kp_view *v = &p->dmask;
     const int sum_b = v->batch == 0, sum_h = v->head == 0, sum_i = v->row == 0, sum_j = v->column == 0;
     const int n_i = sum_i ? 1 : (p->in.seq_q + TILE - 1) / TILE, n_j = sum_j ? 1 : (p->in.seq_k + TILE - 1) / TILE;
-    const int tj = (int)(item % n_j), ti = (int)(item / n_j % n_i);
-    const int64_t rest = item / n_j / n_i;
+    const int tj = (int)(index % n_j), ti = (int)(index / n_j % n_i);
+    const int64_t rest = index / n_j / n_i;
     const int th = sum_h ? 0 : (int)(rest % p->in.heads_q), tb = sum_b ? 0 : (int)(sum_h ? rest : rest / p->in.heads_q);
     const struct part part = part_of_warp();
     float sum[S_M][S_N][4];
@@ -194,13 +194,13 @@ static __device__ __forceinline__ void mask_item(const struct kp_sdpa_bwd *p, in
 
 /* ------------------------------------------------------------------ dalibi ------------------------- */
 
-static __device__ __forceinline__ void alibi_item(const struct kp_sdpa_bwd *p, int64_t item, uint32_t base) {
+static __device__ __forceinline__ void run_alibi_tile(const struct kp_sdpa_bwd *p, int64_t index, uint32_t base) {
     const struct part part = part_of_warp();
     struct place w;
     float sum = 0;
-    enter_sequence(p, &w, (int)(item / p->bias_tiles / p->in.heads_q));
-    w.head = (int)(item / p->bias_tiles % p->in.heads_q);
-    w.i0 = (int)(item % p->bias_tiles) * TILE;
+    enter_sequence(p, &w, (int)(index / p->bias_tiles / p->in.heads_q));
+    w.head = (int)(index / p->bias_tiles % p->in.heads_q);
+    w.i0 = (int)(index % p->bias_tiles) * TILE;
     if (w.i0 >= w.seq.sq) return;
 #pragma unroll 1
     for (w.j0 = 0; w.j0 < w.seq.sk; w.j0 += TILE) {
@@ -227,15 +227,15 @@ static __device__ __forceinline__ void alibi_item(const struct kp_sdpa_bwd *p, i
         float all = 0;
 #pragma unroll
         for (int x = 0; x < THREADS / 32; x++) all += __uint_as_float(shared_load32(base + 4 * x));
-        ((float *)p->dalibi_tile)[item] = all;
+        ((float *)p->dalibi_tile)[index] = all;
     }
     __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
-    for (int64_t item = blockIdx.x; item < p.mask_items + p.alibi_items; item += gridDim.x)
-        if (item < p.mask_items)
-            mask_item(&p, item, shared_base());
+    for (int64_t index = blockIdx.x; index < p.mask_tiles + p.alibi_tiles; index += gridDim.x)
+        if (index < p.mask_tiles)
+            run_mask_tile(&p, index, shared_base());
         else
-            alibi_item(&p, item - p.mask_items, shared_base());
+            run_alibi_tile(&p, index - p.mask_tiles, shared_base());
 }

@@ -5,13 +5,13 @@
  *
  *   dmask cell = sum of dS over what the mask's axes of stride 0 stand for      dalibi = sum of dS (j - i - off)
  *
- * Work items: first tiles of dmask (ROWS queries x TILE keys; an axis that is summed counts as one), then row tiles of
- * every head for dalibi. A CTA adds up dS of all tiles that belong to its item in registers.
+ * Work tiles: first those of dmask (ROWS queries x TILE keys; an axis that is summed counts as one), then row tiles of
+ * every head for dalibi. A CTA adds up dS of all tiles that belong to its work tile in registers.
  *
  *   global Q, then dO --cp.async--> chunk of ROWS --+
  *   global K, then V  --cp.async--> chunk of TILE --+-mma-> S, then dP --cells--> dS
  *
- * Shared memory: ROWS x 256 | TILE x 256 bytes; the sums of an item take their place at the end. */
+ * Shared memory: ROWS x 256 | TILE x 256 bytes; the sums of a work tile take their place at the end. */
 #include "kernels/sm80/sdpa_bwd_wide.h"
 
 constexpr int SUM_PITCH = (TILE + 1) * (int)sizeof(num);
@@ -62,13 +62,13 @@ static __device__ __forceinline__ uint32_t cell_at(int row, int key) {
     return shared_base() + (uint32_t)(row * SUM_PITCH + key * (int)sizeof(num));
 }
 
-static __device__ __forceinline__ void mask_item(const struct kp_sdpa_wide_bwd *k, int64_t item) {
+static __device__ __forceinline__ void run_mask_tile(const struct kp_sdpa_wide_bwd *k, int64_t index) {
     const struct kp_sdpa *in = &k->bwd.in;
     const struct kp_view *v = &k->bwd.dmask;
     const int sum_b = v->batch == 0, sum_h = v->head == 0, sum_i = v->row == 0, sum_j = v->column == 0;
     const int n_i = sum_i ? 1 : (in->seq_q + ROWS - 1) / ROWS, n_j = sum_j ? 1 : (in->seq_k + TILE - 1) / TILE;
-    const int tj = (int)(item % n_j), ti = (int)(item / n_j % n_i), lane = lane_of();
-    const int64_t rest = item / n_j / n_i;
+    const int tj = (int)(index % n_j), ti = (int)(index / n_j % n_i), lane = lane_of();
+    const int64_t rest = index / n_j / n_i;
     const int th = sum_h ? 0 : (int)(rest % in->heads_q), tb = sum_b ? 0 : (int)(sum_h ? rest : rest / in->heads_q);
     num sum[N_X][4];
     struct place w;
@@ -114,13 +114,13 @@ static __device__ __forceinline__ void mask_item(const struct kp_sdpa_wide_bwd *
 
 /* ------------------------------------------------------------------ dalibi ------------------------- */
 
-static __device__ __forceinline__ void alibi_item(const struct kp_sdpa_wide_bwd *k, int64_t item) {
+static __device__ __forceinline__ void run_alibi_tile(const struct kp_sdpa_wide_bwd *k, int64_t index) {
     const struct kp_sdpa *in = &k->bwd.in;
-    const int i0 = (int)(item % k->bwd.bias_tiles) * ROWS, head = (int)(item / k->bwd.bias_tiles % in->heads_q),
+    const int i0 = (int)(index % k->bwd.bias_tiles) * ROWS, head = (int)(index / k->bwd.bias_tiles % in->heads_q),
               lane = lane_of();
     struct place w;
     num sum = 0;
-    enter_sequence(&k->bwd, &w, (int)(item / k->bwd.bias_tiles / in->heads_q));
+    enter_sequence(&k->bwd, &w, (int)(index / k->bwd.bias_tiles / in->heads_q));
     if (i0 >= w.seq.sq) return;
 #pragma unroll 1
     for (int j0 = 0; j0 < w.seq.sk; j0 += TILE) {
@@ -145,16 +145,16 @@ static __device__ __forceinline__ void alibi_item(const struct kp_sdpa_wide_bwd 
         num all = 0;
 #pragma unroll
         for (int x = 0; x < WARPS; x++) all += load_num(cell_at(0, x));
-        ((num *)k->bwd.dalibi_tile)[item] = all;
+        ((num *)k->bwd.dalibi_tile)[index] = all;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_wide_bwd p) {
-    for (int64_t item = blockIdx.x; item < p.bwd.mask_items + p.bwd.alibi_items; item += gridDim.x) {
-        if (item < p.bwd.mask_items)
-            mask_item(&p, item);
+    for (int64_t index = blockIdx.x; index < p.bwd.mask_tiles + p.bwd.alibi_tiles; index += gridDim.x) {
+        if (index < p.bwd.mask_tiles)
+            run_mask_tile(&p, index);
         else
-            alibi_item(&p, item - p.bwd.mask_items);
+            run_alibi_tile(&p, index - p.bwd.mask_tiles);
         __syncthreads();
     }
 }

@@ -115,9 +115,10 @@ static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint3
             const int64_t cells = bias->mask + (int64_t)j * p->mask.column;
 #pragma unroll
             for (int n = 0; n < S_N; n++) {
-                const uint32_t at = 4 * (part.row + 8 * n + t2);
-                const float2 lses = shared_load_pair(base + LSE + at), shifts = shared_load_pair(base + SHIFT + at),
-                             shares = shared_load_pair(base + SHARE + at);
+                const uint32_t offset = 4 * (part.row + 8 * n + t2);
+                const float2 lses = shared_load_pair(base + LSE + offset),
+                             shifts = shared_load_pair(base + SHIFT + offset),
+                             shares = shared_load_pair(base + SHARE + offset);
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int i = part.i + 8 * n + t2 + e;

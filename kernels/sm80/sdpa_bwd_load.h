@@ -28,7 +28,7 @@ constexpr int PITCH = 2 * DIM, S_PITCH = 2 * KP_SDPA_MAX(ROWS, 32);
 constexpr int K_TILE = 0, V_TILE = KEYS * PITCH, Q_TILE = 2 * KEYS * PITCH, O_TILE = Q_TILE + Q_STAGES * ROWS * PITCH,
               DS_TILE = O_TILE + O_STAGES * ROWS * PITCH, P_TILE = DS_TILE + KEYS * S_PITCH,
               LSE = P_TILE + (P_HELD ? 0 : KEYS * S_PITCH), SHIFT = LSE + 4 * ROWS, SHARE = SHIFT + 4 * ROWS,
-              POISON = LSE + 12 * ROWS, BAD_KEYS = POISON + 16, KEPT = POISON + 32, BAD_ROWS = KEPT + 64,
+              NONFINITE = LSE + 12 * ROWS, BAD_KEYS = NONFINITE + 16, KEPT = NONFINITE + 32, BAD_ROWS = KEPT + 64,
               STEPS = BAD_ROWS + 16, FACTORS = STEPS + 16;
 
 static_assert(KEYS <= 128 && ROWS <= 128, "flags hold 128 keys and rows");
@@ -42,10 +42,10 @@ static_assert(P_HELD || SUBS == 1, "a product over all queries needs all of P");
 /* What all threads of the CTA know about its key tile. */
 struct work {
     struct sequence seq;
-    int item, b, head_k, key_tile, j0;
+    int index, b, head_k, key_tile, j0;
     int off;            /* diagonal offset */
     int first, n_tiles; /* row tiles that see a key of the tile */
-    int steps, at;      /* n_tiles times the heads of the group; the row tile, counted from `first`, to begin with */
+    int steps, start;   /* n_tiles times the heads of the group; the row tile, counted from `first`, to begin with */
     int64_t stat0;      /* workspace row of query 0 */
     int bad_keys;       /* K has infinities or NaN, now noted and zeroed */
 };
@@ -59,16 +59,16 @@ static __device__ __forceinline__ int thread_of(void) { return recompute((int)th
 static __device__ __forceinline__ int lane_of(void) { return thread_of() & 31; }
 static __device__ __forceinline__ int warp_of(void) { return thread_of() >> 5; }
 
-/* ------------------------------------------------------------------ work items --------------------- */
+/* ------------------------------------------------------------------ work tiles --------------------- */
 
 /* Returns 0 if the tile lies past what belongs to its sequence and nothing is to be written. */
-static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int64_t item, struct work *w) {
+static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int64_t index, struct work *w) {
     const int64_t all = (int64_t)p->in.batch * p->in.heads_k, of_section = (int64_t)p->key_tiles * p->section;
-    const int64_t first = item / of_section * p->section;
+    const int64_t first = index / of_section * p->section;
     const uint32_t size = (uint32_t)(all - first < p->section ? all - first : p->section);
-    const uint64_t rest = (uint64_t)(item % of_section);
+    const uint64_t rest = (uint64_t)(index % of_section);
     const int64_t head = first + (int64_t)(rest % size);
-    w->item = (int)item; /* the host sees to at most 2^31 */
+    w->index = (int)index; /* the host sees to at most 2^31 */
     w->key_tile = (int)(rest / size);
     w->b = (int)(head / p->in.heads_k);
     w->head_k = (int)(head % p->in.heads_k);
@@ -76,7 +76,7 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int
     w->j0 = w->key_tile * KEYS;
     w->off = p->in.flags & KP_SDPA_BOTTOM_RIGHT ? w->seq.sk - w->seq.sq : 0;
     w->stat0 = first_stat_row(p, &w->seq, w->b);
-    w->first = w->n_tiles = w->steps = w->at = 0;
+    w->first = w->n_tiles = w->steps = w->start = 0;
     w->bad_keys = 0;
     if (w->j0 >= w->seq.keys) return 0;
     if (w->j0 >= w->seq.sk) return 1;
@@ -88,28 +88,28 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int
     w->n_tiles = (i1 + ROWS - 1) / ROWS - w->first;
     w->steps = w->n_tiles * (p->in.heads_q / p->in.heads_k);
     /* CTAs of a head start at different row tiles, or all would add to the same rows of dQ at once. */
-    if (!p->turns) w->at = (int)((uint32_t)w->key_tile * 5u % (uint32_t)w->n_tiles);
+    if (!p->turns) w->start = (int)((uint32_t)w->key_tile * 5u % (uint32_t)w->n_tiles);
     return 1;
 }
 
-/* What the loop needs of the work item waits in shared memory, not in registers. The caller sees to barriers. */
+/* What the loop needs of the work tile waits in shared memory, not in registers. The caller sees to barriers. */
 static __device__ __forceinline__ void keep_work(const struct work *w, uint32_t base) {
     const uint64_t q0 = (uint64_t)w->seq.q0, stat0 = (uint64_t)w->stat0;
     if (threadIdx.x != 0) return;
     shared_store128(base + KEPT, make_uint4(w->b, w->head_k, w->key_tile, w->seq.sq));
-    shared_store128(base + KEPT + 16, make_uint4(w->off, w->first, w->n_tiles, w->at));
+    shared_store128(base + KEPT + 16, make_uint4(w->off, w->first, w->n_tiles, w->start));
     shared_store128(base + KEPT + 32,
                     make_uint4((uint32_t)stat0, (uint32_t)(stat0 >> 32), (uint32_t)q0, (uint32_t)(q0 >> 32)));
-    shared_store128(base + KEPT + 48, make_uint4(w->seq.sk, w->bad_keys, w->steps, w->item));
+    shared_store128(base + KEPT + 48, make_uint4(w->seq.sk, w->bad_keys, w->steps, w->index));
 }
 static __device__ __forceinline__ struct work recall_work(uint32_t base) {
     const uint4 x = shared_load128(base + KEPT), y = shared_load128(base + KEPT + 16),
                 z = shared_load128(base + KEPT + 32), u = shared_load128(base + KEPT + 48);
     struct work w;
     w.b = (int)x.x, w.head_k = (int)x.y, w.key_tile = (int)x.z, w.seq.sq = (int)x.w;
-    w.off = (int)y.x, w.first = (int)y.y, w.n_tiles = (int)y.z, w.at = (int)y.w;
+    w.off = (int)y.x, w.first = (int)y.y, w.n_tiles = (int)y.z, w.start = (int)y.w;
     w.stat0 = (int64_t)((uint64_t)z.y << 32 | z.x), w.seq.q0 = (int64_t)((uint64_t)z.w << 32 | z.z);
-    w.seq.sk = (int)u.x, w.bad_keys = (int)u.y, w.steps = (int)u.z, w.item = (int)u.w;
+    w.seq.sk = (int)u.x, w.bad_keys = (int)u.y, w.steps = (int)u.z, w.index = (int)u.w;
     w.j0 = w.key_tile * KEYS;
     return w;
 }
@@ -118,7 +118,7 @@ static __device__ __forceinline__ struct work recall_work(uint32_t base) {
 static __device__ __forceinline__ struct step step_after(const struct work *w, struct step s) {
     int tile = s.i0 / ROWS - w->first + 1;
     if (tile == w->n_tiles) tile = 0;
-    return (struct step){s.head + (tile == w->at), (w->first + tile) * ROWS};
+    return (struct step){s.head + (tile == w->start), (w->first + tile) * ROWS};
 }
 /* Step t and the one after it wait in shared memory. */
 static __device__ __forceinline__ void keep_step(uint32_t base, int t, struct step s) {
@@ -142,8 +142,8 @@ static __device__ __forceinline__ int sees_all(const struct kp_sdpa_bwd *p, cons
  * to 15: it serves dP alone, and loses no bit on the way up. The rest is 1 unless the bound is far from ordinary.
  *
  *   +0 2^b     +4 the rest     +8 2^b in f16, twice     +12 what undoes them for dK and dQ */
-static __device__ __forceinline__ float factor_at(uint32_t base, int at) {
-    return __uint_as_float(shared_load32(base + FACTORS + at));
+static __device__ __forceinline__ float factor_at(uint32_t base, int offset) {
+    return __uint_as_float(shared_load32(base + FACTORS + offset));
 }
 
 /* All threads, while copies are under way: the maxima of each warp's share of the bounds, to the place of dS. */
@@ -193,13 +193,13 @@ static __device__ __forceinline__ void choose_factors(const struct kp_sdpa_bwd *
 
 /* All threads, between barriers: V times its factor. */
 static __device__ __forceinline__ void scale_values(uint32_t base) {
-    const uint32_t by = shared_load32(base + FACTORS + 8);
-    if (by == 0x3c003c00u) return;
+    const uint32_t factor = shared_load32(base + FACTORS + 8);
+    if (factor == 0x3c003c00u) return;
 #pragma unroll 2
     for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
         const uint4 v = shared_load128(base + V_TILE + 16 * x);
-        shared_store128(base + V_TILE + 16 * x, make_uint4(multiply_f16x2(v.x, by), multiply_f16x2(v.y, by),
-                                                           multiply_f16x2(v.z, by), multiply_f16x2(v.w, by)));
+        shared_store128(base + V_TILE + 16 * x, make_uint4(multiply_f16x2(v.x, factor), multiply_f16x2(v.y, factor),
+                                                           multiply_f16x2(v.z, factor), multiply_f16x2(v.w, factor)));
     }
 }
 
@@ -227,10 +227,11 @@ static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd *p, co
 /* Statistics of the row tile: a multiple of 4 rows, aligned in the workspace. */
 static __device__ __forceinline__ void load_stats(const struct kp_sdpa_bwd *p, const struct work *w, uint32_t base,
                                                   struct step s) {
-    const int thread = thread_of(), at = thread % (ROWS / 4) * 16, kind = thread / (ROWS / 4);
+    const int thread = thread_of(), piece = thread % (ROWS / 4) * 16, kind = thread / (ROWS / 4);
     const int64_t row = s.head * p->stat_rows + w->stat0 + s.i0;
     const uint64_t from = kind == 0 ? p->stat_lse : kind == 1 ? p->stat_shift : p->stat_g;
     static_assert(3 * ROWS / 4 <= THREADS, "one pass");
-    if (kind < (FULL ? 3 : 2)) copy_async16_whole(base + LSE + kind * 4 * ROWS + at, (const char *)from + 4 * row + at);
+    if (kind < (FULL ? 3 : 2))
+        copy_async16_whole(base + LSE + kind * 4 * ROWS + piece, (const char *)from + 4 * row + piece);
 }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of sdpa_bwd.cu: the five products of a step, from tiles in shared memory to fragments in registers. Included
- * once, behind sdpa_bwd_cells.h. */
+ * once, after sdpa_bwd_cells.h. */
 #ifndef ATTN_SM80_SDPA_BWD_PRODUCTS_H
 #define ATTN_SM80_SDPA_BWD_PRODUCTS_H
 #include "kernels/sm80/sdpa_bwd_columns.h"
@@ -25,9 +25,9 @@ static __device__ __forceinline__ void park_cells(uint32_t base, struct part par
         for (int n = 0; n < S_N; n++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const uint32_t at = base + tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
-                shared_store32(at + P_TILE, __float_as_uint(rX[x][n][2 * r]));
-                shared_store32(at + DS_TILE, __float_as_uint(rX[x][n][2 * r + 1]));
+                const uint32_t cell = base + tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
+                shared_store32(cell + P_TILE, __float_as_uint(rX[x][n][2 * r]));
+                shared_store32(cell + DS_TILE, __float_as_uint(rX[x][n][2 * r + 1]));
                 rX[x][n][2 * r] = rX[x][n][2 * r + 1] = 0;
             }
 }
@@ -39,9 +39,9 @@ static __device__ __forceinline__ void add_parked(uint32_t base, struct part par
         for (int n = 0; n < S_N; n++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const uint32_t at = base + tile_step(from, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
-                rX[x][n][2 * r] += __uint_as_float(shared_load32(at + P_TILE));
-                rX[x][n][2 * r + 1] += __uint_as_float(shared_load32(at + DS_TILE));
+                const uint32_t cell = base + tile_step(from, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
+                rX[x][n][2 * r] += __uint_as_float(shared_load32(cell + P_TILE));
+                rX[x][n][2 * r + 1] += __uint_as_float(shared_load32(cell + DS_TILE));
             }
 }
 

@@ -14,13 +14,13 @@
  *                                       +---------------------------------------------------- mma -+
  *                                                                        dV, dK | dQ (registers) --> global
  *
- * A CTA owns 16 rows a warp and COLS columns of each gradient; wider ones are cut into slices, each a work item that
+ * A CTA owns 16 rows a warp and COLS columns of each gradient; wider ones are cut into slices, each a work tile that
  * forms S and dP anew. A step is one tile of the other side (and, for keys, one query head).
  *
  * Shared memory, pieces of 256 bytes of columns (sdpa_wide.h), a = chunks(D), b = chunks(DV):
  *   own chunks, if resident: (a + b) x ROWS x 256
  *   ring, staged: two tiles, (a + b) x TILE x 256 each; one barrier a step (.sums: two), the next is copied meanwhile
- *   ring, else: SLOTS items of (TILE, + ROWS if not resident) x 256: a, b, then what the last products read again
+ *   ring, else: SLOTS slots of (TILE, + ROWS if not resident) x 256: a, b, then what the last products read again
  *   owners of keys: statistics of 4 tiles of queries (.sums: of one), 3 x TILE numbers each
  *   .sums: dS^T, hi and lo, ROWS x TILE x 4; an exponent of each warp
  * Figures: docs/kernels/sdpa_bwd_wide_sm80.md. */
@@ -29,15 +29,15 @@
 #include "kernels/sm80/sdpa_bwd_wide_sums.h"
 #endif
 
-/* What all threads of the CTA know about its work item. */
+/* What all threads of the CTA know about its work tile. */
 struct work {
     struct place place;
     int head, slice;    /* own: key head or query head */
     int head0;          /* own keys: first query head */
     int own0;           /* first own row */
     int first, n_tiles; /* tiles of the other side that see any of the own rows */
-    int at;        /* the first of these to be visited; sums: not the same for all, or all would add to one place */
-    int heads_end; /* behind the last query head; head0 without a tile */
+    int start;     /* the first of these to be visited; sums: not the same for all, or all would add to one place */
+    int heads_end; /* after the last query head; head0 without a tile */
 };
 
 /* Chunks of a step, and where they lie. */
@@ -52,13 +52,13 @@ struct shape {
 /* A step: which of the tiles, of which query head; the last was the one before head == heads_end. Found from the
  * number of a step by divisions it would cost 50 instructions. */
 struct turn {
-    int at, head;
+    int tile, head;
 };
 
 /* The ring as its producer sees it: the next item to copy and where it goes. */
 struct feed {
     struct turn turn;
-    int item, slot;
+    int chunk, slot; /* chunk of the step */
 };
 
 static __device__ __forceinline__ const struct kp_view *own_a(const struct kp_sdpa_bwd *p) {
@@ -77,54 +77,54 @@ static __device__ __forceinline__ const struct kp_view *other_b(const struct kp_
 static __device__ __forceinline__ int is_resident(const struct kp_sdpa_wide_bwd *k) { return SUMS || k->wide.resident; }
 static __device__ __forceinline__ int group_of(const struct kp_sdpa_bwd *p) { return p->in.heads_q / p->in.heads_k; }
 
-/* ------------------------------------------------------------------ work items --------------------- */
+/* ------------------------------------------------------------------ work tiles --------------------- */
 
 /* Returns 0 if the tile lies past what belongs to its sequence and nothing is to be written. */
-static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k, int64_t item, struct work *w) {
+static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k, int64_t index, struct work *w) {
     const struct kp_sdpa_bwd *p = &k->bwd;
     const int64_t heads = OWN_KEYS ? p->in.heads_k : p->in.heads_q, all = heads * p->in.batch;
     const int64_t of_section = (int64_t)k->tiles * k->wide.slices * p->section;
-    const int64_t first = item / of_section * p->section;
+    const int64_t first = index / of_section * p->section;
     const uint32_t size = (uint32_t)(all - first < p->section ? all - first : p->section);
-    const uint64_t rest = (uint64_t)(item % of_section), outer = rest / size;
+    const uint64_t rest = (uint64_t)(index % of_section), outer = rest / size;
     const int64_t head = first + (int64_t)(rest % size);
     const int tile = (int)(outer / (uint32_t)k->wide.slices), right = p->in.window_right, left = p->in.window_left;
-    struct place *at = &w->place;
+    struct place *place = &w->place;
     w->slice = SUMS ? 0 : (int)(outer % (uint32_t)k->wide.slices);
     w->own0 = (OWN_KEYS ? tile : k->tiles - 1 - tile) * ROWS; /* causal: the longest walks first */
     w->head = (int)(head % heads);
     w->head0 = OWN_KEYS ? w->head * group_of(p) : 0;
-    enter_sequence(p, at, (int)(head / heads));
-    at->head_k = OWN_KEYS ? w->head : w->head / group_of(p);
-    w->first = w->n_tiles = w->at = 0;
+    enter_sequence(p, place, (int)(head / heads));
+    place->head_k = OWN_KEYS ? w->head : w->head / group_of(p);
+    w->first = w->n_tiles = w->start = 0;
     w->heads_end = w->head0;
-    if (w->own0 >= (OWN_KEYS ? at->seq.keys : at->seq.rows)) return 0;
+    if (w->own0 >= (OWN_KEYS ? place->seq.keys : place->seq.rows)) return 0;
     if (right < -left) return 1;
-    const int last = min(w->own0 + ROWS, OWN_KEYS ? at->seq.sk : at->seq.sq) - 1; /* none exists: before own0 */
-    const int low = OWN_KEYS ? w->own0 - at->off - right : w->own0 + at->off - left,
-              high = OWN_KEYS ? last - at->off + left + 1 : last + at->off + right + 1;
-    const int x0 = max(low, 0), x1 = min(high, OWN_KEYS ? at->seq.sq : at->seq.sk);
+    const int last = min(w->own0 + ROWS, OWN_KEYS ? place->seq.sk : place->seq.sq) - 1; /* none exists: before own0 */
+    const int low = OWN_KEYS ? w->own0 - place->off - right : w->own0 + place->off - left,
+              high = OWN_KEYS ? last - place->off + left + 1 : last + place->off + right + 1;
+    const int x0 = max(low, 0), x1 = min(high, OWN_KEYS ? place->seq.sq : place->seq.sk);
     if (last < w->own0 || x1 <= x0) return 1;
     w->first = x0 / TILE;
     w->n_tiles = (x1 + TILE - 1) / TILE - w->first;
     w->heads_end = w->head0 + (OWN_KEYS ? group_of(p) : 1);
-    if (SUMS) w->at = (int)((uint32_t)tile % (uint32_t)w->n_tiles);
+    if (SUMS) w->start = (int)((uint32_t)tile % (uint32_t)w->n_tiles);
     return 1;
 }
 
 static __device__ __forceinline__ struct tile tile_of(const struct work *w, struct turn turn) {
     struct tile t;
     t.own = w->own0 + warp_of() * 16;
-    t.other = (w->first + turn.at) * TILE;
+    t.other = (w->first + turn.tile) * TILE;
     t.head = OWN_KEYS ? turn.head : w->head;
     return t;
 }
 static __device__ __forceinline__ struct turn first_turn(const struct work *w) {
-    return (struct turn){SUMS ? w->at : 0, w->head0};
+    return (struct turn){SUMS ? w->start : 0, w->head0};
 }
 static __device__ __forceinline__ struct turn turn_after(const struct work *w, struct turn x) {
-    x.at = x.at + 1 == w->n_tiles ? 0 : x.at + 1;
-    x.head += x.at == (SUMS ? w->at : 0);
+    x.tile = x.tile + 1 == w->n_tiles ? 0 : x.tile + 1;
+    x.head += x.tile == (SUMS ? w->start : 0);
     return x;
 }
 
@@ -149,8 +149,8 @@ static __device__ __forceinline__ struct shape shape_of(const struct kp_sdpa_wid
 /* `n` chunks from `chunk` on of rows row0 on of a tensor, `exist` of them. */
 static __device__ __forceinline__ void copy_chunks(const struct kp_view *v, int b, int head, int64_t row0, int exist,
                                                    int width, int chunk, int n, uint32_t to, int rows) {
-    const int64_t at = b * v->batch + head * v->head + row0 * v->row + chunk * CHUNK;
-    const char *from = (const char *)v->data + (int64_t)sizeof(num) * at;
+    const int64_t element = b * v->batch + head * v->head + row0 * v->row + chunk * CHUNK;
+    const char *from = (const char *)v->data + (int64_t)sizeof(num) * element;
     int left = stored(width) - chunk * CHUNK;
 #pragma unroll 1
     for (int c = 0; c < n; c++, from += PITCH, left -= CHUNK)
@@ -158,20 +158,22 @@ static __device__ __forceinline__ void copy_chunks(const struct kp_view *v, int 
 }
 static __device__ __forceinline__ void copy_own(const struct kp_sdpa_bwd *p, const struct work *w, int chunk, int n,
                                                 int is_b, uint32_t to) {
-    const struct place *at = &w->place;
-    copy_chunks(is_b ? own_b(p) : own_a(p), at->b, w->head, (OWN_KEYS ? at->seq.k0 : at->seq.q0) + w->own0,
-                (OWN_KEYS ? at->seq.sk : at->seq.sq) - w->own0, is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to, ROWS);
+    const struct place *place = &w->place;
+    copy_chunks(is_b ? own_b(p) : own_a(p), place->b, w->head, (OWN_KEYS ? place->seq.k0 : place->seq.q0) + w->own0,
+                (OWN_KEYS ? place->seq.sk : place->seq.sq) - w->own0, is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to,
+                ROWS);
 }
 static __device__ __forceinline__ void copy_other(const struct kp_sdpa_bwd *p, const struct work *w, struct tile t,
                                                   int chunk, int n, int is_b, uint32_t to) {
-    const struct place *at = &w->place;
-    copy_chunks(is_b ? other_b(p) : other_a(p), at->b, OWN_KEYS ? t.head : at->head_k,
-                (OWN_KEYS ? at->seq.q0 : at->seq.k0) + t.other, (OWN_KEYS ? at->seq.sq : at->seq.sk) - t.other,
-                is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to, TILE);
+    const struct place *place = &w->place;
+    copy_chunks(is_b ? other_b(p) : other_a(p), place->b, OWN_KEYS ? t.head : place->head_k,
+                (OWN_KEYS ? place->seq.q0 : place->seq.k0) + t.other,
+                (OWN_KEYS ? place->seq.sq : place->seq.sk) - t.other, is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to,
+                TILE);
 }
 
 static __device__ __forceinline__ uint32_t stats_at(const struct shape *s, const struct work *w, struct turn x) {
-    const uint32_t step = (uint32_t)(x.head * w->n_tiles + x.at);
+    const uint32_t step = (uint32_t)(x.head * w->n_tiles + x.tile);
     return s->stats + (SUMS ? 0 : step % KP_WIDE_STAT_TILES * (3 * STAT_BYTES));
 }
 static __device__ __forceinline__ void copy_stats(const struct kp_sdpa_bwd *p, const struct work *w, struct tile t,
@@ -185,27 +187,27 @@ static __device__ __forceinline__ void copy_stats(const struct kp_sdpa_bwd *p, c
 }
 
 /* The next item of the ring; staged: the next tile. begins: the very first. */
-static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_bwd *k, const struct work *w,
+static __device__ __forceinline__ void copy_slot(const struct kp_sdpa_wide_bwd *k, const struct work *w,
                                                  const struct shape *s, struct feed *feed, int begins) {
     const struct kp_sdpa_bwd *p = &k->bwd;
     if (feed->turn.head < w->heads_end) {
         const struct tile t = tile_of(w, feed->turn);
         const uint32_t to = s->ring + feed->slot * s->slot;
         int last = 1; /* item of the step */
-        if (feed->item == 0 && (!SUMS || begins)) copy_stats(p, w, t, stats_at(s, w, feed->turn));
+        if (feed->chunk == 0 && (!SUMS || begins)) copy_stats(p, w, t, stats_at(s, w, feed->turn));
         if (s->staged) {
             copy_other(p, w, t, 0, s->a, 0, to);
             copy_other(p, w, t, 0, s->b, 1, to + s->a * TILE * PITCH);
             feed->slot ^= 1;
         } else {
-            const int x = feed->item, past = x - s->a - s->b, is_b = past < 0 ? x >= s->a : past < s->again_b;
+            const int x = feed->chunk, past = x - s->a - s->b, is_b = past < 0 ? x >= s->a : past < s->again_b;
             const int chunk = past < 0 ? x - (is_b ? s->a : 0) : w->slice * CHUNKS + past - (is_b ? 0 : s->again_b);
             copy_other(p, w, t, chunk, 1, is_b, to);
             if (!is_resident(k) && past < 0) copy_own(p, w, chunk, 1, is_b, to + TILE * PITCH);
-            last = ++feed->item == s->a + s->b + s->again_a + s->again_b;
+            last = ++feed->chunk == s->a + s->b + s->again_a + s->again_b;
             feed->slot = feed->slot + 1 == SLOTS ? 0 : feed->slot + 1;
         }
-        if (last) feed->item = 0, feed->turn = turn_after(w, feed->turn);
+        if (last) feed->chunk = 0, feed->turn = turn_after(w, feed->turn);
     }
     copy_commit();
 }
@@ -215,16 +217,16 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_bwd *
 static __device__ __forceinline__ uint32_t next_slot(const struct kp_sdpa_wide_bwd *k, const struct work *w,
                                                      const struct shape *s, struct feed *feed, int *slot,
                                                      struct turn turn) {
-    const uint32_t at = s->ring + *slot * s->slot;
+    const uint32_t address = s->ring + *slot * s->slot;
     if (s->staged)
         copy_wait(0);
     else
         copy_wait(SLOTS - 2);
     __syncthreads();
     if (SUMS) feed->turn = turn_after(w, turn), feed->slot = *slot ^ 1; /* in fewer registers */
-    copy_item(k, w, s, feed, 0);
+    copy_slot(k, w, s, feed, 0);
     *slot = *slot + 1 == (s->staged ? 2 : SLOTS) ? 0 : *slot + 1;
-    return at;
+    return address;
 }
 
 /* ------------------------------------------------------------------ results ------------------------ */
@@ -243,16 +245,16 @@ static __device__ __forceinline__ void clear(gradient x) {
 /* The slice's columns of the warp's rows, times `scale`. */
 static __device__ __forceinline__ void store_gradient(const struct kp_sdpa_bwd *p, const struct work *w,
                                                       const struct kp_view *v, int width, num scale, gradient x) {
-    const struct place *at = &w->place;
-    const int exist = OWN_KEYS ? at->seq.keys : at->seq.rows;
+    const struct place *place = &w->place;
+    const int exist = OWN_KEYS ? place->seq.keys : place->seq.rows;
     const num one[2] = {1, 1};
     num *to[2];
     if (!v->data) return;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = w->own0 + warp_of() * 16 + 8 * r + (lane_of() >> 2);
-        to[r] = row < exist ? (num *)v->data + at->b * v->batch + w->head * v->head +
-                                  ((OWN_KEYS ? at->seq.k0 : at->seq.q0) + row) * v->row + w->slice * COLS
+        to[r] = row < exist ? (num *)v->data + place->b * v->batch + w->head * v->head +
+                                  ((OWN_KEYS ? place->seq.k0 : place->seq.q0) + row) * v->row + w->slice * COLS
                             : 0;
     }
 #pragma unroll
@@ -268,7 +270,7 @@ static __device__ __forceinline__ void store_gradient(const struct kp_sdpa_bwd *
     }
 }
 
-/* ------------------------------------------------------------------ one work item ------------------ */
+/* ------------------------------------------------------------------ one work tile ------------------ */
 
 static __device__ __forceinline__ struct units units_of(const struct kp_sdpa_wide_bwd *k, const struct work *w,
                                                         struct tile t) {
@@ -300,7 +302,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
     }
 #pragma unroll
     for (int t = 0; t < SLOTS - 1; t++)
-        if (t == 0 || !s.staged) copy_item(k, w, &s, &feed, t == 0); /* the first group holds the own rows, too */
+        if (t == 0 || !s.staged) copy_slot(k, w, &s, &feed, t == 0); /* the first group holds the own rows, too */
 
 #pragma unroll 1
     for (struct turn turn = first_turn(w); turn.head < w->heads_end; turn = turn_after(w, turn)) {
@@ -315,16 +317,17 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
         if (s.staged) stage = next_slot(k, w, &s, &feed, &slot, turn);
 #pragma unroll 1
         for (int c = 0; c < s.a; c++) {
-            const uint32_t at = s.staged ? stage + c * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
+            const uint32_t chunk = s.staged ? stage + c * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen)
-                add_scores(rS, is_resident(k) ? s.base + c * ROWS * PITCH : at + TILE * PITCH, at,
+                add_scores(rS, is_resident(k) ? s.base + c * ROWS * PITCH : chunk + TILE * PITCH, chunk,
                            p->in.dim_qk - c * CHUNK);
         }
 #pragma unroll 1
         for (int c = 0; c < s.b; c++) {
-            const uint32_t at = s.staged ? stage + (s.a + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
+            const uint32_t chunk =
+                s.staged ? stage + (s.a + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen)
-                add_scores(rD, is_resident(k) ? s.base + (s.a + c) * ROWS * PITCH : at + TILE * PITCH, at,
+                add_scores(rD, is_resident(k) ? s.base + (s.a + c) * ROWS * PITCH : chunk + TILE * PITCH, chunk,
                            p->in.dim_v - c * CHUNK);
         }
         if (seen)
@@ -338,16 +341,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
 #pragma unroll
         for (int c = 0; c < CHUNKS && OWN_KEYS; c++) {
             if (c >= s.again_b) break;
-            const uint32_t at = s.staged ? stage + (s.a + w->slice * CHUNKS + c) * TILE * PITCH
-                                         : next_slot(k, w, &s, &feed, &slot, turn);
-            if (seen) add_product(rB[c], &rP, at, p->in.dim_v - w->slice * COLS - c * CHUNK, one, unit.b);
+            const uint32_t chunk = s.staged ? stage + (s.a + w->slice * CHUNKS + c) * TILE * PITCH
+                                            : next_slot(k, w, &s, &feed, &slot, turn);
+            if (seen) add_product(rB[c], &rP, chunk, p->in.dim_v - w->slice * COLS - c * CHUNK, one, unit.b);
         }
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             if (c >= s.again_a) break;
-            const uint32_t at =
+            const uint32_t chunk =
                 s.staged ? stage + (w->slice * CHUNKS + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
-            if (seen) add_product(rA[c], &rC, at, p->in.dim_qk - w->slice * COLS - c * CHUNK, one, unit.a);
+            if (seen) add_product(rA[c], &rC, chunk, p->in.dim_qk - w->slice * COLS - c * CHUNK, one, unit.a);
         }
 #if defined CFG_SUMS && CFG_SUMS
         __syncthreads(); /* dS of all warps is there, and no one reads the statistics any more */
@@ -366,9 +369,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_wide_bwd p) {
     struct work w;
-    for (int64_t item = blockIdx.x; item < p.items; item += gridDim.x) {
-        if (find_work(&p, item, &w) && is_mine(&p.wide, (int64_t)w.place.b * p.bwd.in.heads_k + w.place.head_k))
+    for (int64_t index = blockIdx.x; index < p.work_tiles; index += gridDim.x) {
+        if (find_work(&p, index, &w) && is_mine(&p.wide, (int64_t)w.place.b * p.bwd.in.heads_k + w.place.head_k))
             run_tile(&p, &w);
-        __syncthreads(); /* the next item's copies overwrite what is still being read */
+        __syncthreads(); /* the next tile's copies overwrite what is still being read */
     }
 }

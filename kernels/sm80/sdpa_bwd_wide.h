@@ -38,7 +38,7 @@ struct own_numbers {
     num lse[2], shift[2], share[2];
 };
 
-/* Halves: powers of two of the own and of the other rows, of a and b. 1 else. */
+/* f16x2: powers of two of the own and of the other rows, of a and b. 1 else. */
 struct units {
     num own_a, own_b, a, b;
 };
@@ -70,10 +70,10 @@ static __device__ __forceinline__ struct own_numbers own_numbers_of(const struct
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int i = t.own + 8 * r + (lane_of() >> 2), inside = i < w->seq.sq;
-        const int64_t at = t.head * p->stat_rows + w->stat0 + i;
-        x.lse[r] = inside ? ((const num *)p->stat_lse)[at] : (num)INF;
-        x.shift[r] = inside ? ((const num *)p->stat_shift)[at] : 0;
-        x.share[r] = inside ? ((const num *)p->stat_g)[at] : 1;
+        const int64_t stat_row = t.head * p->stat_rows + w->stat0 + i;
+        x.lse[r] = inside ? ((const num *)p->stat_lse)[stat_row] : (num)INF;
+        x.shift[r] = inside ? ((const num *)p->stat_shift)[stat_row] : 0;
+        x.share[r] = inside ? ((const num *)p->stat_g)[stat_row] : 1;
     }
     return x;
 }
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void plain_cells(uint32_t stats, const struct 
 }
 
 /* rS: raw products to P. rD: to dS. stats: of the tile's queries in shared memory, lse | shift | share; or own.
- * `simple`: all pairs are visible, P is exp(scale s - lse) alone. chained: dS for dQ and dK. own_a ...: halves: powers
+ * `simple`: all pairs are visible, P is exp(scale s - lse) alone. chained: dS for dQ and dK. own_a ...: f16x2: powers
  * of two that the products are to be multiplied with. */
 static __device__ __forceinline__ void finish_cells(const struct kp_sdpa_wide_bwd *k, const struct place *w,
                                                     struct tile t, uint32_t stats, const struct own_numbers *own,
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void finish_cells(const struct kp_sdpa_wide_bw
     const num scale = (num)k->wide.scale, hidden = (num)-0.0;
     const num up = u->own_a * u->a, unit_s = up * scale, unit_d = u->own_b * u->b;
     /* one branch for all pairs: a branch a pair would leave none to work on while another's exponential is under way */
-    if (simple && (!HALVES || (is_normal(up) && is_normal(unit_s) && is_normal(unit_d))) && !has_empty(stats, own)) {
+    if (simple && (!F16X2 || (is_normal(up) && is_normal(unit_s) && is_normal(unit_d))) && !has_empty(stats, own)) {
         plain_cells(stats, own, unit_s, unit_d, rS, rD);
         return;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of sdpa_bwd_wide.cu for variants with .sums = 1: owners of keys make dQ, too, so that S and dP are formed once
- * (5 products, not 7). Halves only, D and DV up to COLS, whole tiles in shared memory.
+ * (5 products, not 7). f16x2 only, D and DV up to COLS, whole tiles in shared memory.
  *
  *   dS^T (registers, pairs) --st.shared--> [hi: keys x queries][lo] --ldmatrix.trans--> A --+
  *   own K (pairs, shared)   --ldmatrix.trans--> B ------------------------------------------+-mma-> dQ --red--> sums
@@ -16,11 +16,11 @@
 #define ATTN_SM80_SDPA_BWD_WIDE_SUMS_H
 #include "kernels/device/reduce.h"
 
-constexpr int S_PITCH = 2 * TILE, S_TILE = ROWS * S_PITCH;         /* hi; lo behind it; then an exponent of each warp */
+constexpr int S_PITCH = 2 * TILE, S_TILE = ROWS * S_PITCH;         /* hi; lo after it; then an exponent of each warp */
 constexpr int ROW_BLOCKS = TILE / 16, ACROSS = WARPS / ROW_BLOCKS; /* warps that share the columns of 16 rows */
 constexpr int MY_STRIPES = STRIPES / ACROSS;
 constexpr int NOTHING = -4096;
-static_assert(OWN_KEYS && HALVES && WARPS % ROW_BLOCKS == 0 && STRIPES % ACROSS == 0, "every warp has whole stripes");
+static_assert(OWN_KEYS && F16X2 && WARPS % ROW_BLOCKS == 0 && STRIPES % ACROSS == 0, "every warp has whole stripes");
 static_assert(S_PITCH % 64 == 0 && WARPS <= 32 && 16 * COLS == STRIPES * 512, "swizzle, exponents, blocks");
 
 static __device__ __forceinline__ int exponent_of_power(float x) { return (int)(__float_as_uint(x) >> 23) - 127; }
@@ -49,10 +49,11 @@ static __device__ __forceinline__ float power_of_two(int e) { return __uint_as_f
 static __device__ __forceinline__ void add_rows(float *sums, uint32_t cells, uint32_t keys, int columns) {
     const int lane = lane_of(), block = warp_of() % ROW_BLOCKS, first = warp_of() / ROW_BLOCKS * MY_STRIPES;
     const uint32_t a_lane = cells + tile_at(S_PITCH, lane % 8 + lane / 16 * 8, 2 * block + lane / 8 % 2);
-    const int mine = (int)shared_load32(cells + 2 * S_TILE + 4 * (lane % WARPS)), top = __reduce_max_sync(~0u, mine);
+    const int mine = (int)shared_load32(cells + 2 * S_TILE + 4 * (lane % WARPS)),
+              largest = __reduce_max_sync(~0u, mine);
     float acc[MY_STRIPES][PIECE][4], small[MY_STRIPES][PIECE][4];
     uint32_t b_lane[MY_STRIPES];
-    if (top == NOTHING || first * STRIPE >= columns) return;
+    if (largest == NOTHING || first * STRIPE >= columns) return;
 #pragma unroll
     for (int s = 0; s < MY_STRIPES; s++) {
         const int stripe = first + s;
@@ -66,7 +67,7 @@ static __device__ __forceinline__ void add_rows(float *sums, uint32_t cells, uin
             for (int y = 0; y < 4; y++) acc[s][e][y] = small[s][e][y] = 0;
 #pragma unroll
     for (int k = 0; k < WARPS; k++) {
-        const int below = __shfl_sync(~0u, mine, k) - top; /* 0 or less */
+        const int below = __shfl_sync(~0u, mine, k) - largest; /* 0 or less */
         uint32_t hi[4], lo[4];
         if (below < -64) continue;
         const float down = power_of_two(below);
@@ -88,7 +89,8 @@ static __device__ __forceinline__ void add_rows(float *sums, uint32_t cells, uin
             for (int e = 0; e < PIECE; e++) mma_f16(small[s][e], hi, b[e][2], b[e][3]);
         }
     }
-    const float up = power_of_two(top / 2), more = power_of_two(top - top / 2); /* one by one: no overflow */
+    const float up = power_of_two(largest / 2),
+                up_rest = power_of_two(largest - largest / 2); /* one by one: no overflow */
     float *to = sums + (block * STRIPES + first) * 512 + lane;
 #pragma unroll
     for (int s = 0; s < MY_STRIPES; s++) {
@@ -97,7 +99,7 @@ static __device__ __forceinline__ void add_rows(float *sums, uint32_t cells, uin
         for (int e = 0; e < PIECE; e++)
 #pragma unroll
             for (int y = 0; y < 4; y++)
-                reduce_add(to + s * 512 + (e * 4 + y) * 32, (acc[s][e][y] + small[s][e][y]) * up * more);
+                reduce_add(to + s * 512 + (e * 4 + y) * 32, (acc[s][e][y] + small[s][e][y]) * up * up_rest);
     }
 }
 #endif

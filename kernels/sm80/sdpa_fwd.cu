@@ -123,11 +123,11 @@ static __device__ __forceinline__ float quad_max(float x) {
 }
 
 /* Scores to rounded probabilities; rescales l and rO where a maximum has grown. NaN scores pass by the maximum (max.f32
- * returns the other operand) and make l NaN. The factor of a rescale is at least 2^LEAST: the product is nothing beside
+ * returns the other operand) and make l NaN. The factor of a rescale is at least 2^LEAST: the product adds nothing to
  * l >= 1, but an infinity stays one. */
 static __device__ __forceinline__ void raise_maximum(float rS[M_TILES][N_S][4], struct statistics *st,
                                                      float rO[M_TILES][N_O][4], float unit, float slack) {
-    float top[M_TILES][2];
+    float m[M_TILES][2];
     int grown = 0;
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
@@ -136,16 +136,16 @@ static __device__ __forceinline__ void raise_maximum(float rS[M_TILES][N_S][4], 
             float y = fmaxf(rS[x][0][2 * r], rS[x][0][2 * r + 1]);
 #pragma unroll
             for (int n = 1; n < N_S; n++) y = fmaxf(y, fmaxf(rS[x][n][2 * r], rS[x][n][2 * r + 1]));
-            top[x][r] = fmaxf(st->m[x][r], quad_max(y));
-            grown |= !((top[x][r] - st->m[x][r]) * unit <= slack); /* also when both are -inf */
+            m[x][r] = fmaxf(st->m[x][r], quad_max(y));
+            grown |= !((m[x][r] - st->m[x][r]) * unit <= slack); /* also when both are -inf */
         }
     if (__any_sync(~0u, grown)) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float factor = exp2_fast(fmaxf((st->m[x][r] - top[x][r]) * unit, LEAST));
-                st->m[x][r] = top[x][r];
+                const float factor = exp2_fast(fmaxf((st->m[x][r] - m[x][r]) * unit, LEAST));
+                st->m[x][r] = m[x][r];
                 st->l[x][r] *= factor;
 #pragma unroll
                 for (int n = 0; n < N_O; n++) rO[x][n][2 * r] *= factor, rO[x][n][2 * r + 1] *= factor;
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void exponentials(const float rS[N_S][4], cons
 
 /* All threads: note rows of the V tile that hold an infinity or NaN, and zero them in shared memory. Returns whether
  * there are any. One barrier, two if so; the notes are zero on entry. */
-static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) {
+static __device__ __forceinline__ int zero_nonfinite(uint32_t base, uint32_t slot) {
     const int thread = thread_of();
     uint32_t any = 0;
 #pragma unroll 4
@@ -187,14 +187,14 @@ static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) 
         const uint4 a = shared_load128(slot + tile_at(PITCH, r, c));
         const uint32_t bad =
             not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
-        if (bad) shared_or32(base + POISON + 4 * (r >> 5), 1u << (r & 31));
+        if (bad) shared_or32(base + NONFINITE + 4 * (r >> 5), 1u << (r & 31));
         any |= bad;
     }
     if (!__syncthreads_or((int)any)) return 0;
 #pragma unroll 1
     for (int x = thread; x < KEYS * (DIM_V / 8); x += THREADS) {
         const int r = x / (DIM_V / 8), c = x % (DIM_V / 8);
-        if (shared_load32(base + POISON + 4 * (r >> 5)) >> (r & 31) & 1)
+        if (shared_load32(base + NONFINITE + 4 * (r >> 5)) >> (r & 31) & 1)
             shared_store128(slot + tile_at(PITCH, r, c), make_uint4(0, 0, 0, 0));
     }
     __syncthreads();
@@ -203,19 +203,19 @@ static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) 
 
 /* A warp: add the noted value rows, read from memory, to the rows that see them. A probability that has been rounded to
  * 0 stands for a small positive number: times an infinity it is one. */
-static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
-                                                  const char *values, int j0, float rO[M_TILES][N_O][4],
-                                                  const uint32_t rP[M_TILES][P_STEPS][4]) {
+static __device__ __forceinline__ void add_nonfinite(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                     const char *values, int j0, float rO[M_TILES][N_O][4],
+                                                     const uint32_t rP[M_TILES][P_STEPS][4]) {
     const uint4 kept = recall_rows(base);
 #pragma unroll 1
     for (int j = key_of_warp(); j < key_of_warp() + WARP_KEYS; j++) {
         const int col0 = warp_col_of() * COLS + 2 * (lane_of() & 3);
-        if (!(shared_load32(base + POISON + 4 * (j >> 5)) >> (j & 31) & 1)) continue;
+        if (!(shared_load32(base + NONFINITE + 4 * (j >> 5)) >> (j & 31) & 1)) continue;
         const char *row = values + 2 * (j0 + j) * p->in.v.row;
         if (has_pages(p)) { /* a row of a page outside the pool was zero-filled and never comes here */
-            const uint32_t page_size = (uint32_t)p->in.page_size, at = (uint32_t)(j0 + j);
-            const int64_t page = ((const int32_t *)p->in.block_table + w->b * p->in.table_batch)[at / page_size];
-            row = values + 2 * (page * p->in.v.batch + at % page_size * p->in.v.row);
+            const uint32_t page_size = (uint32_t)p->in.page_size, key = (uint32_t)(j0 + j);
+            const int64_t page = ((const int32_t *)p->in.block_table + w->b * p->in.table_batch)[key / page_size];
+            row = values + 2 * (page * p->in.v.batch + key % page_size * p->in.v.row);
         }
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)
@@ -257,7 +257,7 @@ static __device__ __forceinline__ int must_scan(const struct kp_sdpa_fwd *p, con
 /* ------------------------------------------------------------------ one tile of queries ------------ */
 
 /* Copies of ring item t = K, V, K, V, ... (pairs: of key tile t, both at once) into its slot. */
-static __device__ __forceinline__ void load_item(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+static __device__ __forceinline__ void load_slot(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
                                                  struct source from, uint32_t slot, int j0, int is_v) {
     if (PAIR || !is_v) load_keys(p, w, base, slot, (const char *)from.keys, j0, 0);
     if (PAIR || is_v) load_keys(p, w, base, PAIR ? slot + SLOT : slot, (const char *)from.values, j0, 1);
@@ -271,26 +271,26 @@ static __device__ __forceinline__ uint32_t before(uint32_t base, int slot) {
 }
 
 /* All key tiles of the CTA. */
-static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
-                                                 struct statistics *st, float rO[M_TILES][N_O][4], float unit,
-                                                 int careful) {
+static __device__ __forceinline__ void attend_keys(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                   struct statistics *st, float rO[M_TILES][N_O][4], float unit,
+                                                   int careful) {
     const struct source from = source_of(p, w);
-    const int n_items = PER_TILE * w->n_tiles, j_last = (w->first + w->n_tiles - 1) * KEYS;
+    const int n_loads = PER_TILE * w->n_tiles, j_last = (w->first + w->n_tiles - 1) * KEYS;
     uint32_t rQ[M_TILES][Q_HELD][4];
-    int slot = 0; /* of the item at work; the next copy goes to the one before it */
+    int slot = 0; /* of the load at work; the next copy goes to the one before it */
     int page[AHEAD + 1][PAGE_ROWS], outside = 0; /* .full = 2: of the tiles copied first, then of the next one */
     if (PAGED) {
 #pragma unroll
         for (int t = 0; t <= AHEAD; t++) find_pages(p, w, t < w->n_tiles ? j_last - t * KEYS : -KEYS, page[t]);
     }
     load_queries(p, w, base);
-    if (n_items > 0 && is_copied(p, w->seq.sk, j_last)) copy_mask(p, base, w, j_last);
+    if (n_loads > 0 && is_copied(p, w->seq.sk, j_last)) copy_mask(p, base, w, j_last);
 #pragma unroll
     for (int t = 0; t < AHEAD; t++) {
         if (PAGED && t < w->n_tiles)
             outside |= load_paged_pair(p, w, base, from, base + RING + t * STEP, j_last - t * KEYS, page[t]);
-        else if (t < n_items)
-            load_item(p, w, base, from, base + RING + t * STEP, j_last - t / PER_TILE * KEYS, t % PER_TILE);
+        else if (t < n_loads)
+            load_slot(p, w, base, from, base + RING + t * STEP, j_last - t / PER_TILE * KEYS, t % PER_TILE);
         copy_commit();
     }
     if (threadIdx.x == 0) keep_work(p, w, base, &from, careful);
@@ -311,13 +311,13 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
     hold_queries(rQ, q_lane_of(base));
 
 #pragma unroll 1
-    for (int t = 0; t < n_items; t += PER_TILE) {
+    for (int t = 0; t < n_loads; t += PER_TILE) {
         const int j0 = j_last - t / PER_TILE * KEYS;
         const struct strip s = recall_strip(base);
         const int active = j0 <= s.at_max + p->in.window_right && j0 + KEYS > s.at_min - p->in.window_left;
         uint32_t rP[M_TILES][P_STEPS][4];
         float rS[M_TILES][N_S][4];
-        int poison = 0;
+        int nonfinite = 0;
 
         if (FULL && AHEAD > 1 && p->mask_pitch)
             copy_wait(0); /* the mask's copy is the last that was started */
@@ -332,11 +332,11 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
                 outside |= load_paged_pair(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD * KEYS,
                                            page[AHEAD]);
             find_pages(p, w, t + AHEAD + 1 < w->n_tiles ? j0 - (AHEAD + 1) * KEYS : -KEYS, page[AHEAD]);
-        } else if (t + AHEAD < n_items)
-            load_item(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD / PER_TILE * KEYS,
+        } else if (t + AHEAD < n_loads)
+            load_slot(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD / PER_TILE * KEYS,
                       AHEAD % PER_TILE);
         copy_commit();
-        if (PAIR && must_scan(p, w, base, j0)) poison = take_poison(base, base + RING + slot + SLOT);
+        if (PAIR && must_scan(p, w, base, j0)) nonfinite = zero_nonfinite(base, base + RING + slot + SLOT);
         if (active) {
             const int all = j0 + KEYS <= w->seq.sk && sees_all(p, w, s.at_min, s.at_max, j0);
             score_tile(rS, rQ, q_lane_of(base), k_lane_of(base + RING + slot));
@@ -350,28 +350,28 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
                 for (int k = 0; k < P_STEPS; k++) exponentials(rS[x], st->m[x], st->l[x], rP[x], k, unit);
         }
         if (FULL && p->mask_pitch) {
-            if (t + PER_TILE < n_items) copy_mask_again(p, base, j0 - KEYS);
+            if (t + PER_TILE < n_loads) copy_mask_again(p, base, j0 - KEYS);
             if (PAIR) copy_commit();
         }
         if (!PAIR) {
             slot = slot + STEP == SLOTS * SLOT ? 0 : slot + STEP;
             copy_wait(AHEAD - 1); /* V */
             __syncthreads();
-            if (t + 1 + AHEAD < n_items)
-                load_item(p, w, base, recall_source(base), before(base, slot), j0 - (1 + AHEAD) / PER_TILE * KEYS,
+            if (t + 1 + AHEAD < n_loads)
+                load_slot(p, w, base, recall_source(base), before(base, slot), j0 - (1 + AHEAD) / PER_TILE * KEYS,
                           (1 + AHEAD) % PER_TILE);
             copy_commit();
-            if (must_scan(p, w, base, j0)) poison = take_poison(base, base + RING + slot);
+            if (must_scan(p, w, base, j0)) nonfinite = zero_nonfinite(base, base + RING + slot);
         }
         if (active) {
             const uint32_t v_lane = v_lane_of(base + RING + slot + (PAIR ? SLOT : 0));
 #pragma unroll
             for (int k = 0; k < P_STEPS; k++) add_pv(rO, rP, v_lane, k);
-            if (poison) add_poison(p, w, base, (const char *)recall_source(base).values, j0, rO, rP);
+            if (nonfinite) add_nonfinite(p, w, base, (const char *)recall_source(base).values, j0, rO, rP);
         }
-        if (poison) {
+        if (nonfinite) {
             __syncthreads();
-            if (threadIdx.x == 0) shared_store128(base + POISON, make_uint4(0, 0, 0, 0));
+            if (threadIdx.x == 0) shared_store128(base + NONFINITE, make_uint4(0, 0, 0, 0));
         }
         slot = slot + STEP == SLOTS * SLOT ? 0 : slot + STEP;
     }
@@ -402,17 +402,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
 #pragma unroll 1
     for (int careful = 0;; careful = 1) {
         if (!find_work(&p, recompute((int)blockIdx.x), &w)) return;
-        walk_keys(&p, &w, base, &st, rO, unit, careful);
+        attend_keys(&p, &w, base, &st, rO, unit, careful);
         if (!is_suspect(base, rO)) break;
     }
     recall_work(&w, base);
 #ifdef CFG_EARLY
     if (p.splits > 1) {
-        join_partials(&p, &w, base, &st, rO, unit);
+        merge_partials(&p, &w, base, &st, rO, unit);
         return;
     }
 #endif
-    if (KEY_WARPS > 1 && !join_keys(base, &st, rO, unit)) return;
+    if (KEY_WARPS > 1 && !merge_keys(base, &st, rO, unit)) return;
     if (p.splits > 1) {
         store_partials(&p, &w, &st, rO, unit);
         return;

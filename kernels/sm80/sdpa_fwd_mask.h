@@ -57,7 +57,7 @@ template <typename word> static __device__ __forceinline__ void add_bools(float 
     if (!(cells & 0xff)) s[0] = -INF;
     if (!(cells >> 8)) s[1] = -INF;
 }
-static __device__ __forceinline__ void add_halves(float *s, int dtype, uint32_t cells) {
+static __device__ __forceinline__ void add_pair16(float *s, int dtype, uint32_t cells) {
     s[0] += unpack16(dtype, cells & 0xffff), s[1] += unpack16(dtype, cells >> 16);
 }
 
@@ -86,13 +86,13 @@ static __device__ __forceinline__ void add_copied(const struct kp_sdpa_fwd *p, u
     } else {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++) {
-            const uint32_t at = rows + (16 * x + (lane & 15)) * pitch + (lane >> 4) * 16;
+            const uint32_t address = rows + (16 * x + (lane & 15)) * pitch + (lane >> 4) * 16;
 #pragma unroll
             for (int n = 0; n < N_S; n += 2) {
                 uint32_t cell[4]; /* two rows of tile n, two of n + 1: as S lies in the lanes */
-                load_matrix4(cell, at + 16 * n);
+                load_matrix4(cell, address + 16 * n);
 #pragma unroll
-                for (int y = 0; y < 4; y++) add_halves(&rS[x][n + (y >> 1)][2 * (y & 1)], dtype, cell[y]);
+                for (int y = 0; y < 4; y++) add_pair16(&rS[x][n + (y >> 1)][2 * (y & 1)], dtype, cell[y]);
             }
         }
     }
@@ -110,20 +110,20 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uin
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint64_t at =
+            const uint64_t element =
                 (uint64_t)(cells_of(p, base, row_of(kept, x, r), (int)kept.y) + (int64_t)(j0 + t2) * p->in.mask.column);
             if (pairs && dtype == KP_F32) {
-                const float2 *cell = (const float2 *)(p->in.mask.data + 4 * at);
+                const float2 *cell = (const float2 *)(p->in.mask.data + 4 * element);
 #pragma unroll
                 for (int n = 0; n < N_S; n++) add_floats(&rS[x][n][2 * r], cell[4 * n]);
             } else if (pairs && dtype == KP_BOOL) {
-                const uint16_t *cell = (const uint16_t *)(p->in.mask.data + at);
+                const uint16_t *cell = (const uint16_t *)(p->in.mask.data + element);
 #pragma unroll
                 for (int n = 0; n < N_S; n++) add_bools(&rS[x][n][2 * r], cell[4 * n]);
             } else if (pairs) {
-                const uint32_t *cell = (const uint32_t *)(p->in.mask.data + 2 * at);
+                const uint32_t *cell = (const uint32_t *)(p->in.mask.data + 2 * element);
 #pragma unroll
-                for (int n = 0; n < N_S; n++) add_halves(&rS[x][n][2 * r], dtype, cell[4 * n]);
+                for (int n = 0; n < N_S; n++) add_pair16(&rS[x][n][2 * r], dtype, cell[4 * n]);
             } else {
                 int lo, hi;
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
@@ -132,7 +132,7 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uin
 #pragma unroll
                     for (int e = 0; e < 2; e++)
                         if (8 * n + t2 + e >= lo && 8 * n + t2 + e < hi) {
-                            const float cell = mask_cell(p, (int64_t)at + (8 * n + e) * p->in.mask.column);
+                            const float cell = mask_cell(p, (int64_t)element + (8 * n + e) * p->in.mask.column);
                             float *y = &rS[x][n][2 * r + e];
                             *y = dtype != KP_BOOL ? *y + cell : cell == 0 ? *y : -INF; /* hides a NaN, too */
                         }
@@ -160,13 +160,13 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
             for (int r = 0; r < 2; r++) {
                 int lo, hi;
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
-                const int at = lo + p->in.window_left - t2; /* the diagonal, relative to the lane's first key */
+                const int diagonal = lo + p->in.window_left - t2; /* the diagonal, relative to the lane's first key */
                 const float slope = slope_of(p, base, row_of(kept, x, r), (int)kept.y);
 #pragma unroll
                 for (int n = 0; n < N_S; n++)
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
-                        const float d = (float)(8 * n + e - at);
+                        const float d = (float)(8 * n + e - diagonal);
                         rS[x][n][2 * r + e] += slope * (p->in.alibi_form == 1 ? d : -fabsf(d));
                     }
             }

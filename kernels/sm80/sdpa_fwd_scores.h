@@ -14,9 +14,9 @@ static __device__ __forceinline__ int row_of(uint4 kept, int x, int r) {
  */
 static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p, uint4 kept, int x, int r, int j0,
                                                     int *lo, int *hi) {
-    const int row = row_of(kept, x, r), at = query_of(p, row) + (int)kept.z;
-    *lo = at - p->in.window_left - j0;
-    *hi = row < (int)kept.y ? min(at + p->in.window_right + 1, (int)kept.w) - j0 : -FAR;
+    const int row = row_of(kept, x, r), diagonal = query_of(p, row) + (int)kept.z;
+    *lo = diagonal - p->in.window_left - j0;
+    *hi = row < (int)kept.y ? min(diagonal + p->in.window_right + 1, (int)kept.w) - j0 : -FAR;
 }
 
 /* Plain variants: hide what windows and the sequence's end hide. Column n 8 + 2 t + e of the tile. */
@@ -59,15 +59,15 @@ static __device__ __forceinline__ int64_t cells_of(const struct kp_sdpa_fwd *p, 
     return w.b * p->in.mask.batch + head_of(p, &w, row) * p->in.mask.head + query_of(p, row) * p->in.mask.row;
 }
 
-static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, int64_t at) {
-    if (p->in.mask.dtype == KP_BOOL) return ((const uint8_t *)p->in.mask.data)[at] ? 0 : -INF;
-    return load_number((const void *)p->in.mask.data, at, p->in.mask.dtype);
+static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, int64_t element) {
+    if (p->in.mask.dtype == KP_BOOL) return ((const uint8_t *)p->in.mask.data)[element] ? 0 : -INF;
+    return load_number((const void *)p->in.mask.data, element, p->in.mask.dtype);
 }
 
 /* softcap tanh(s / softcap). Caps are mostly larger than the scores: then no cell of the warp needs more than a
  * polynomial, half the instructions of tanhf and none of its two special functions. */
 static __device__ __forceinline__ void cap_scores(const struct kp_sdpa_fwd *p, float rS[M_TILES][N_S][4]) {
-    float top = 0;
+    float largest = 0;
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
@@ -75,9 +75,9 @@ static __device__ __forceinline__ void cap_scores(const struct kp_sdpa_fwd *p, f
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 rS[x][n][e] *= p->in.softcap_inverse;
-                top = fmaxf(top, fabsf(rS[x][n][e]));
+                largest = fmaxf(largest, fabsf(rS[x][n][e]));
             }
-    const int large = __any_sync(~0u, top > TANH_SMALL);
+    const int large = __any_sync(~0u, largest > TANH_SMALL);
     if (large) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)

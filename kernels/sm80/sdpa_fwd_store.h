@@ -13,48 +13,49 @@ static __device__ __forceinline__ float quad_sum(float x) {
 
 /* Warps along the keys: the first one gets the sums of all; the others return 0. The parts lie in the ring, whose tiles
  * all have been read. */
-static __device__ __forceinline__ int join_keys(uint32_t base, struct statistics *st, float rO[M_TILES][N_O][4],
-                                                float unit) {
+static __device__ __forceinline__ int merge_keys(uint32_t base, struct statistics *st, float rO[M_TILES][N_O][4],
+                                                 float unit) {
     constexpr int PART = 16 * 32 * (M_TILES * (N_O + 1)); /* bytes of a warp: 16 of each lane side by side */
     static_assert((KEY_WARPS - 1) * PART <= SLOTS * SLOT, "the ring holds the parts");
     const int part = warp_key_of();
-    uint32_t at = base + RING + (part - 1) * PART + 16 * lane_of();
+    uint32_t address = base + RING + (part - 1) * PART + 16 * lane_of();
     __syncthreads();
     if (part > 0) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++) {
-            shared_store128(at, make_uint4(__float_as_uint(st->m[x][0]), __float_as_uint(st->m[x][1]),
-                                           __float_as_uint(st->l[x][0]), __float_as_uint(st->l[x][1])));
-            at += 512;
+            shared_store128(address, make_uint4(__float_as_uint(st->m[x][0]), __float_as_uint(st->m[x][1]),
+                                                __float_as_uint(st->l[x][0]), __float_as_uint(st->l[x][1])));
+            address += 512;
 #pragma unroll
-            for (int n = 0; n < N_O; n++, at += 512)
-                shared_store128(at, make_uint4(__float_as_uint(rO[x][n][0]), __float_as_uint(rO[x][n][1]),
-                                               __float_as_uint(rO[x][n][2]), __float_as_uint(rO[x][n][3])));
+            for (int n = 0; n < N_O; n++, address += 512)
+                shared_store128(address, make_uint4(__float_as_uint(rO[x][n][0]), __float_as_uint(rO[x][n][1]),
+                                                    __float_as_uint(rO[x][n][2]), __float_as_uint(rO[x][n][3])));
         }
     }
     __syncthreads();
     if (part > 0) return 0;
-    at = base + RING + 16 * lane_of();
+    address = base + RING + 16 * lane_of();
 #pragma unroll 1
     for (int y = 1; y < KEY_WARPS; y++) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++) {
-            const uint4 s = shared_load128(at);
+            const uint4 s = shared_load128(address);
             const float m[2] = {__uint_as_float(s.x), __uint_as_float(s.y)},
                         l[2] = {__uint_as_float(s.z), __uint_as_float(s.w)};
             float mine[2], other[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const float top = fmaxf(st->m[x][r], m[r]);
-                mine[r] = exp2_fast(fmaxf((st->m[x][r] - top) * unit, LEAST)); /* of two empty parts: 2^LEAST times 0 */
-                other[r] = exp2_fast(fmaxf((m[r] - top) * unit, LEAST));
-                st->m[x][r] = top;
+                const float m_new = fmaxf(st->m[x][r], m[r]);
+                mine[r] =
+                    exp2_fast(fmaxf((st->m[x][r] - m_new) * unit, LEAST)); /* of two empty parts: 2^LEAST times 0 */
+                other[r] = exp2_fast(fmaxf((m[r] - m_new) * unit, LEAST));
+                st->m[x][r] = m_new;
                 st->l[x][r] = st->l[x][r] * mine[r] + l[r] * other[r];
             }
-            at += 512;
+            address += 512;
 #pragma unroll
-            for (int n = 0; n < N_O; n++, at += 512) {
-                const uint4 o = shared_load128(at);
+            for (int n = 0; n < N_O; n++, address += 512) {
+                const uint4 o = shared_load128(address);
                 rO[x][n][0] = rO[x][n][0] * mine[0] + __uint_as_float(o.x) * other[0];
                 rO[x][n][1] = rO[x][n][1] * mine[0] + __uint_as_float(o.y) * other[0];
                 rO[x][n][2] = rO[x][n][2] * mine[1] + __uint_as_float(o.z) * other[1];
@@ -76,11 +77,11 @@ static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p
                                                      float natural, float l, const float rO[N_O][4], int r) {
     const int t = lane_of() & 3, col0 = warp_col_of() * COLS + 2 * t;
     const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
-    const int64_t at = share_at(p, w, row, rows);
+    const int64_t share = share_at(p, w, row, rows);
     if (row >= w->n_rows) return;
-    if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[at] = natural, ((float *)p->part_l)[at] = l;
+    if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[share] = natural, ((float *)p->part_l)[share] = l;
     if (l == 0) return;
-    float *o = (float *)p->part_o + at * p->part_row;
+    float *o = (float *)p->part_o + share * p->part_row;
 #pragma unroll
     for (int n = 0; n < N_O; n++)
         if (col0 + 8 * n < p->part_row) *(float2 *)(o + col0 + 8 * n) = make_float2(rO[n][2 * r], rO[n][2 * r + 1]);
@@ -100,17 +101,17 @@ static __device__ __forceinline__ void store_partials(const struct kp_sdpa_fwd *
 #ifdef CFG_EARLY
 /* Warps along the keys whose sums are a split's share: each joins and stores its part of the columns, so that none does
  * it for all (0.3 us at the end of a CTA). The parts lie in the ring, whose tiles all have been read. */
-static __device__ __forceinline__ void join_partials(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
-                                                     const struct statistics *st, const float rO[M_TILES][N_O][4],
-                                                     float unit) {
+static __device__ __forceinline__ void merge_partials(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                      const struct statistics *st, const float rO[M_TILES][N_O][4],
+                                                      float unit) {
     constexpr int PART = 16 * 32 * (N_O + 1),
                   MINE = N_O / KEY_WARPS; /* bytes of a warp; tiles of 8 columns it stores */
     static_assert(M_TILES == 1 && ROW_WARPS * COL_WARPS == 1 && N_O % KEY_WARPS == 0, "warps differ in keys alone");
     static_assert(KEY_WARPS * PART <= SLOTS * SLOT, "the ring holds the parts");
     const int part = warp_key_of(), t = lane_of() & 3, col0 = part * (8 * MINE) + 2 * t;
     const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
-    const uint32_t at = base + RING + 16 * lane_of(), own = at + part * PART;
-    float top[2] = {-INF, -INF}, m[KEY_WARPS][2], l[KEY_WARPS][2], sum[2] = {0, 0}, o[MINE][4];
+    const uint32_t parts = base + RING + 16 * lane_of(), own = parts + part * PART;
+    float m_new[2] = {-INF, -INF}, m[KEY_WARPS][2], l[KEY_WARPS][2], sum[2] = {0, 0}, o[MINE][4];
     __syncthreads();
     shared_store128(own, make_uint4(__float_as_uint(st->m[0][0]), __float_as_uint(st->m[0][1]),
                                     __float_as_uint(quad_sum(st->l[0][0])), __float_as_uint(quad_sum(st->l[0][1]))));
@@ -121,10 +122,10 @@ static __device__ __forceinline__ void join_partials(const struct kp_sdpa_fwd *p
     __syncthreads();
 #pragma unroll
     for (int y = 0; y < KEY_WARPS; y++) {
-        const uint4 s = shared_load128(at + y * PART);
+        const uint4 s = shared_load128(parts + y * PART);
         m[y][0] = __uint_as_float(s.x), m[y][1] = __uint_as_float(s.y);
         l[y][0] = __uint_as_float(s.z), l[y][1] = __uint_as_float(s.w);
-        top[0] = fmaxf(top[0], m[y][0]), top[1] = fmaxf(top[1], m[y][1]);
+        m_new[0] = fmaxf(m_new[0], m[y][0]), m_new[1] = fmaxf(m_new[1], m[y][1]);
     }
 #pragma unroll
     for (int n = 0; n < MINE; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
@@ -133,12 +134,12 @@ static __device__ __forceinline__ void join_partials(const struct kp_sdpa_fwd *p
         float weight[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            weight[r] = exp2_fast(fmaxf((m[y][r] - top[r]) * unit, LEAST)); /* of empty parts: 2^LEAST times 0 */
+            weight[r] = exp2_fast(fmaxf((m[y][r] - m_new[r]) * unit, LEAST)); /* of empty parts: 2^LEAST times 0 */
             sum[r] += l[y][r] * weight[r];
         }
 #pragma unroll
         for (int n = 0; n < MINE; n++) {
-            const uint4 x = shared_load128(at + y * PART + 512 * (1 + part * MINE + n));
+            const uint4 x = shared_load128(parts + y * PART + 512 * (1 + part * MINE + n));
             o[n][0] += __uint_as_float(x.x) * weight[0];
             o[n][1] += __uint_as_float(x.y) * weight[0];
             o[n][2] += __uint_as_float(x.z) * weight[1];
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void join_partials(const struct kp_sdpa_fwd *p
         if (row >= w->n_rows) continue;
         const int64_t to = share_at(p, w, row, rows);
         if (t == 0 && part == 0)
-            ((float *)p->part_m)[to] = FULL ? top[r] : top[r] * unit * LN2, ((float *)p->part_l)[to] = sum[r];
+            ((float *)p->part_m)[to] = FULL ? m_new[r] : m_new[r] * unit * LN2, ((float *)p->part_l)[to] = sum[r];
         if (sum[r] == 0) continue;
         float *q = (float *)p->part_o + to * p->part_row + col0;
 #pragma unroll
@@ -197,17 +198,17 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
                                                                  : 2;
     constexpr int DOWN = 32 / ACROSS;
     const int r0 = lane_of() / ACROSS, c0 = warp_col_of() * CHUNKS + lane_of() % ACROSS,
-              top = warp_row_of() * WARP_ROWS;
-    const int n = w->seq.rows * p->pack - w->row0 - top; /* rows that exist, from the warp's first on */
+              row0 = warp_row_of() * WARP_ROWS;
+    const int n = w->seq.rows * p->pack - w->row0 - row0; /* rows that exist, from the warp's first on */
     static_assert(WARP_ROWS % DOWN == 0, "whole passes");
     if (p->pack == 1 && p->out.chunk == 16 && p->in.dim_v == DIM_V) {
-        uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + top + r0) + 8 * c0;
+        uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + row0 + r0) + 8 * c0;
         const int64_t step = DOWN * p->out.row;
 #pragma unroll 8
         for (int r = 0; r < WARP_ROWS; r += DOWN, to += step)
 #pragma unroll
             for (int c = 0; c < CHUNKS; c += ACROSS) {
-                const uint4 a = shared_load128(base + tile_at(PITCH, top + r + r0, c0 + c));
+                const uint4 a = shared_load128(base + tile_at(PITCH, row0 + r + r0, c0 + c));
                 if (r + r0 < n) *(uint4 *)(to + 8 * c) = a;
             }
         return;
@@ -218,8 +219,8 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
         for (int c = c0; c < (warp_col_of() + 1) * CHUNKS; c += ACROSS) {
             const int left = p->in.dim_v - 8 * c;
             if (r >= n || left <= 0) continue;
-            const uint4 a = shared_load128(base + tile_at(PITCH, top + r, c));
-            uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + top + r) + 8 * c;
+            const uint4 a = shared_load128(base + tile_at(PITCH, row0 + r, c));
+            uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + row0 + r) + 8 * c;
             if (p->out.chunk == 16 && left >= 8) {
                 *(uint4 *)to = a;
                 continue;
@@ -264,8 +265,8 @@ static __device__ __forceinline__ void store_rows_f32(const struct kp_sdpa_fwd *
 static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
                                                    const struct statistics *st, const float rO[M_TILES][N_O][4],
                                                    float unit) {
-    const int g = lane_of() >> 2, t = lane_of() & 3, top = warp_row_of() * WARP_ROWS;
-    const uint32_t own = base + top * PITCH + warp_col_of() * (2 * COLS);
+    const int g = lane_of() >> 2, t = lane_of() & 3, row0 = warp_row_of() * WARP_ROWS;
+    const uint32_t own = base + row0 * PITCH + warp_col_of() * (2 * COLS);
     static_assert(COL_WARPS == 1 || 2 * COLS >= 8 * WARP_ROWS, "statistics fit the warp's own columns");
     float inverse[M_TILES][2];
     __syncwarp(); /* all lanes have taken their part of Q: with K and V in one ring item no barrier stands in between */
@@ -281,7 +282,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     __syncwarp();
     if (lane_of() < WARP_ROWS) {
         const float2 s = shared_load_pair(own + 8 * lane_of());
-        const float y = finish_row(p, w, w->row0 + top + lane_of(), s.x, s.y, unit);
+        const float y = finish_row(p, w, w->row0 + row0 + lane_of(), s.x, s.y, unit);
         shared_store32(own + 8 * lane_of(), __float_as_uint(y));
     }
     __syncwarp();
@@ -302,7 +303,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
 #pragma unroll
             for (int n = 0; n < N_O; n++) {
                 const float a = y < 0 ? 0 : rO[x][n][2 * r] * y, b = y < 0 ? 0 : rO[x][n][2 * r + 1] * y;
-                shared_store32(base + tile_at(PITCH, top + 16 * x + 8 * r + g, warp_col_of() * (COLS / 8) + n) + 4 * t,
+                shared_store32(base + tile_at(PITCH, row0 + 16 * x + 8 * r + g, warp_col_of() * (COLS / 8) + n) + 4 * t,
                                pack16(TYPE, a, b));
             }
         }

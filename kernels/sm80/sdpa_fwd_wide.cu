@@ -12,13 +12,14 @@
  *                                                          |
  *                                                          O (registers) -> global
  *
- * A CTA owns 16 query rows a warp and at most COLS value columns; wider values are cut into slices, each a work item
- * that forms the scores anew. It walks the keys' tiles from the last to the first; a tile is ceil(D / CHUNK) ring items
+ * A CTA owns 16 query rows a warp and at most COLS value columns; wider values are cut into slices, each a work tile
+ * that forms the scores anew. It walks the keys' tiles from the last to the first; a tile is ceil(D / CHUNK) ring slots
  * of K, then those of V.
  *
  * Shared memory: [own chunks: chunks(D) x ROWS x 256, if resident]  [SLOTS x PER x (TILE x 256, + ROWS x 256 if not)]
- * The ring needs no barrier but __syncthreads: before the work on item t each thread waits for its own copies of it;
- * the barrier joins all threads and proves that all have read item t - 1, whose slot then takes item t + SLOTS - 1.
+ * The ring needs no barrier but __syncthreads: before the work on slot t each thread waits for its own copies of it;
+ * the barrier joins all threads and proves that all have read slot t - 1, which then takes what slot t + SLOTS - 1 is
+ * to hold.
  *
  * Hidden keys have p = -0, visible ones p >= +0. Where a product is not finite, the warp repeats it by hand without the
  * hidden ones (multiply_visible): 0 times the infinity or NaN of a hidden value never counts.
@@ -26,7 +27,7 @@
  * docs/kernels/sdpa_fwd_wide_sm80.md. */
 #include "kernels/sm80/sdpa_wide.h"
 
-/* What all threads of the CTA know about its work item. */
+/* What all threads of the CTA know about its work tile. */
 struct work {
     struct sequence seq;
     int b, head, split, slice;
@@ -53,14 +54,14 @@ static __device__ __forceinline__ int key_head_of(const struct kp_sdpa_fwd *p, c
 }
 
 /* Returns 0 if the tile lies past its sequence and nothing is to be written. */
-static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_fwd *k, int64_t item, struct work *w) {
+static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_fwd *k, int64_t index, struct work *w) {
     const struct kp_sdpa_fwd *p = &k->fwd;
     const int64_t heads = p->pack == 1 ? p->in.heads_q : p->in.heads_k, all = heads * p->in.batch;
     const uint32_t shares = (uint32_t)(p->splits * k->wide.slices);
     const int64_t of_section = (int64_t)p->row_tiles * shares * p->section;
-    const int64_t first = item / of_section * p->section;
+    const int64_t first = index / of_section * p->section;
     const uint32_t size = (uint32_t)(all - first < p->section ? all - first : p->section);
-    const uint64_t rest = (uint64_t)(item % of_section), outer = rest / size;
+    const uint64_t rest = (uint64_t)(index % of_section), outer = rest / size;
     const int64_t head = first + (int64_t)(rest % size);
     const int share = (int)(outer % shares);
     w->split = share / k->wide.slices;
@@ -106,7 +107,7 @@ struct shape {
     const char *k, *v;      /* key 0 of the sequence and head, pages apart; v: of the slice */
 };
 
-static __device__ __forceinline__ int is_paged(const struct kp_sdpa *p) { return !HALVES && p->block_table != 0; }
+static __device__ __forceinline__ int is_paged(const struct kp_sdpa *p) { return !F16X2 && p->block_table != 0; }
 
 static __device__ __forceinline__ int page_of(const struct kp_sdpa *p, int b, int j) {
     const int page = ((const int32_t *)p->block_table + b * p->table_batch)[(uint32_t)j / (uint32_t)p->page_size];
@@ -131,9 +132,9 @@ static __device__ __forceinline__ void copy_queries(const struct kp_sdpa_fwd *p,
 /* Where the item's keys or values begin, pages apart. */
 static __device__ __forceinline__ const char *source_of(const struct kp_sdpa_fwd *p, const struct work *w,
                                                         const struct kp_view *v, int column) {
-    const int64_t at = key_head_of(p, w) * v->head + column;
+    const int64_t element = key_head_of(p, w) * v->head + column;
     return (const char *)v->data +
-           (int64_t)sizeof(num) * (is_paged(&p->in) ? at : at + w->b * v->batch + w->seq.k0 * v->row);
+           (int64_t)sizeof(num) * (is_paged(&p->in) ? element : element + w->b * v->batch + w->seq.k0 * v->row);
 }
 
 /* One chunk of the feed's tile: of K, then of V. */
@@ -148,8 +149,8 @@ static __device__ __forceinline__ void copy_chunk(const struct kp_sdpa_wide_fwd 
 #pragma unroll 1
         for (int r = thread_of() >> 4; r < TILE; r += THREADS / 16) {
             const int j = j0 + r, page = j < w->seq.sk ? page_of(in, w->b, j) : -1;
-            const int64_t at = page < 0 ? 0 : page * v->batch + (uint32_t)j % (uint32_t)in->page_size * v->row;
-            copy_row(to, r, head + (int64_t)sizeof(num) * at, page < 0 ? 0 : bytes, v->chunk);
+            const int64_t element = page < 0 ? 0 : page * v->batch + (uint32_t)j % (uint32_t)in->page_size * v->row;
+            copy_row(to, r, head + (int64_t)sizeof(num) * element, page < 0 ? 0 : bytes, v->chunk);
         }
     } else {
         const int64_t row = (int64_t)sizeof(num) * v->row;
@@ -159,7 +160,7 @@ static __device__ __forceinline__ void copy_chunk(const struct kp_sdpa_wide_fwd 
 }
 
 /* An item is PER chunks of K, or of V. */
-static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *k, const struct work *w,
+static __device__ __forceinline__ void copy_slot(const struct kp_sdpa_wide_fwd *k, const struct work *w,
                                                  const struct shape *shape, struct feed *feed) {
     if (feed->tile < w->n_tiles) {
         const int is_v = feed->chunk >= shape->k_chunks, first = is_v ? feed->chunk - shape->k_chunks : feed->chunk;
@@ -177,14 +178,14 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *
 }
 
 /* Wait for the next item, free the slot of the one before, start another copy. Returns the item's slot. */
-static __device__ __forceinline__ uint32_t next_item(const struct kp_sdpa_wide_fwd *k, const struct work *w,
+static __device__ __forceinline__ uint32_t next_slot(const struct kp_sdpa_wide_fwd *k, const struct work *w,
                                                      const struct shape *shape, struct feed *feed, int *slot) {
-    const uint32_t at = shape->ring + *slot * PER * shape->part;
+    const uint32_t address = shape->ring + *slot * PER * shape->part;
     copy_wait(SLOTS - 2);
     __syncthreads();
-    copy_item(k, w, shape, feed);
+    copy_slot(k, w, shape, feed);
     *slot = *slot + 1 == SLOTS ? 0 : *slot + 1;
-    return at;
+    return address;
 }
 
 /* ------------------------------------------------------------------ scores and softmax ------------- */
@@ -193,7 +194,7 @@ struct statistics {
     num m[2], l[2]; /* rows g and g + 8; l per lane until the end */
 };
 /* Halves: probabilities are exp(s - m) 2^15, so that small ones keep their bits; l and O have the factor, too. */
-constexpr num RAISE = HALVES ? (num)(15 * LN2_F64) : 0;
+constexpr num RAISE = F16X2 ? (num)(15 * LN2_F64) : 0;
 
 /* Halves: powers of two of the own rows. */
 struct units {
@@ -209,8 +210,9 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_wide_f
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), inside = row < w->n_rows;
-        const int i = query_of(p, row), at = i + w->off, h = head_of(p, w, row);
-        const int lo = at - p->in.window_left, hi = inside ? min(at + p->in.window_right + 1, w->seq.sk) : -FAR;
+        const int i = query_of(p, row), diagonal = i + w->off, h = head_of(p, w, row);
+        const int lo = diagonal - p->in.window_left,
+                  hi = inside ? min(diagonal + p->in.window_right + 1, w->seq.sk) : -FAR;
         const num slope = inside ? slope_of(&p->in, w->b, h) : 0;
         const int64_t cells = w->b * p->in.mask.batch + h * p->in.mask.head + i * p->in.mask.row;
 #pragma unroll
@@ -222,7 +224,7 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_wide_f
                 if (is_paged(&p->in) && visible) visible = page_of(&p->in, w->b, j) >= 0;
                 num y = -INF;
                 if (visible)
-                    y = score_of(&p->in, &k->wide, rS[n][2 * r + e], j - at, slope,
+                    y = score_of(&p->in, &k->wide, rS[n][2 * r + e], j - diagonal, slope,
                                  cells + (int64_t)j * p->in.mask.column, &unused);
                 rS[n][2 * r + e] = y;
             }
@@ -237,9 +239,9 @@ static __device__ __forceinline__ void hide_scores(const struct kp_sdpa_wide_fwd
     const num scale = (num)k->wide.scale;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), at = query_of(p, row) + w->off - j0 - t2;
-        const int lo = at - p->in.window_left,
-                  hi = row < w->n_rows ? min(at + p->in.window_right + 1, w->seq.sk - j0 - t2) : -FAR;
+        const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), diagonal = query_of(p, row) + w->off - j0 - t2;
+        const int lo = diagonal - p->in.window_left,
+                  hi = row < w->n_rows ? min(diagonal + p->in.window_right + 1, w->seq.sk - j0 - t2) : -FAR;
 #pragma unroll
         for (int n = 0; n < N_X; n++)
 #pragma unroll
@@ -257,13 +259,13 @@ static __device__ __forceinline__ void online_softmax(num rS[N_X][4], struct sta
     constexpr num LEAST = WIDE_F64 ? (num)-700 : (num)-87;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        num top = larger(rS[0][2 * r], rS[0][2 * r + 1]);
+        num m = larger(rS[0][2 * r], rS[0][2 * r + 1]);
 #pragma unroll
-        for (int n = 1; n < N_X; n++) top = larger(top, larger(rS[n][2 * r], rS[n][2 * r + 1]));
-        top = larger(st->m[r], quad_larger(top));
-        factor[r] = top == st->m[r] ? 1 : exp_num(larger(st->m[r] - top, LEAST));
-        st->m[r] = top;
-        const num low = top == -INF ? 0 : top - RAISE;
+        for (int n = 1; n < N_X; n++) m = larger(m, larger(rS[n][2 * r], rS[n][2 * r + 1]));
+        m = larger(st->m[r], quad_larger(m));
+        factor[r] = m == st->m[r] ? 1 : exp_num(larger(st->m[r] - m, LEAST));
+        st->m[r] = m;
+        const num low = m == -INF ? 0 : m - RAISE;
         num sum = 0;
 #pragma unroll
         for (int n = 0; n < N_X; n++)
@@ -298,10 +300,10 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
         const num l = quad_total(st->l[r]), m = st->m[r] - RAISE;
         if (p->splits > 1) { /* a split's share: unnormalised O, maximum and sum; an empty one writes no O */
             const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
-            const int64_t at =
+            const int64_t share =
                 w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);
-            if (writes_row && inside) ((num *)p->part_m)[at] = m, ((num *)p->part_l)[at] = l;
-            to[r] = inside && l != 0 ? (num *)p->part_o + at * p->part_row : 0;
+            if (writes_row && inside) ((num *)p->part_m)[share] = m, ((num *)p->part_l)[share] = l;
+            to[r] = inside && l != 0 ? (num *)p->part_o + share * p->part_row : 0;
             factor[r] = 1;
             width = p->part_row, unit = 16;
             continue;
@@ -321,12 +323,12 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
     }
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
-        num *const at[2] = {to[0] ? to[0] + column + c * CHUNK : 0, to[1] ? to[1] + column + c * CHUNK : 0};
-        store_chunk(at, rO[c], width - column - c * CHUNK, factor, unit);
+        num *const chunk[2] = {to[0] ? to[0] + column + c * CHUNK : 0, to[1] ? to[1] + column + c * CHUNK : 0};
+        store_chunk(chunk, rO[c], width - column - c * CHUNK, factor, unit);
     }
 }
 
-/* ------------------------------------------------------------------ one work item ------------------ */
+/* ------------------------------------------------------------------ one work tile ------------------ */
 
 static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k, const struct work *w) {
     const struct kp_sdpa_fwd *p = &k->fwd;
@@ -354,7 +356,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
     struct units units;
     const int64_t key_head = (int64_t)w->b * p->in.heads_k + key_head_of(p, w);
 #pragma unroll
-    for (int r = 0; r < 2 && HALVES; r++) {
+    for (int r = 0; r < 2 && F16X2; r++) {
         const int row = min(w->row0 + warp_of() * 16 + 8 * r + (lane_of() >> 2), max(w->n_rows - 1, 0));
         units.row[r] = block_unit(k->wide.unit_q, (int64_t)w->b * p->in.heads_q + head_of(p, w, row), k->wide.blocks_q,
                                   query_of(p, row));
@@ -366,7 +368,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
     if (w->n_tiles > 0 && k->wide.resident)
         for (int c = 0; c < shape.k_chunks; c++) copy_queries(p, w, base + c * ROWS * PITCH, c);
 #pragma unroll
-    for (int t = 0; t < SLOTS - 1; t++) copy_item(k, w, &shape, &feed); /* the first group holds Q, too */
+    for (int t = 0; t < SLOTS - 1; t++) copy_slot(k, w, &shape, &feed); /* the first group holds Q, too */
 
 #pragma unroll 1
     for (int tile = 0; tile < w->n_tiles; tile++) {
@@ -376,15 +378,15 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
                           j0 + TILE - 1 <= strip.at_min + p->in.window_right && j0 >= strip.at_max - p->in.window_left;
         const float k_unit = block_unit(k->wide.unit_k, key_head, k->wide.blocks_k, j0),
                     v_unit = block_unit(k->wide.unit_v, key_head, k->wide.blocks_k, j0);
-        uint32_t at = 0; /* the chunk to work on */
+        uint32_t chunk = 0; /* the chunk to work on */
         num rS[N_X][4], factor[2];
 #pragma unroll
         for (int n = 0; n < N_X; n++) rS[n][0] = rS[n][1] = rS[n][2] = rS[n][3] = 0;
 #pragma unroll 1
         for (int c = 0; c < shape.k_chunks; c++) {
-            at = c % PER == 0 ? next_item(k, w, &shape, &feed, &slot) : at + shape.part;
-            const uint32_t own = k->wide.resident ? base + c * ROWS * PITCH : at + TILE * PITCH;
-            if (active) add_scores(rS, own, at, p->in.dim_qk - c * CHUNK);
+            chunk = c % PER == 0 ? next_slot(k, w, &shape, &feed, &slot) : chunk + shape.part;
+            const uint32_t own = k->wide.resident ? base + c * ROWS * PITCH : chunk + TILE * PITCH;
+            if (active) add_scores(rS, own, chunk, p->in.dim_qk - c * CHUNK);
         }
         if (active) {
             lower_rows(rS, units.row, k_unit);
@@ -405,8 +407,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             if (c >= shape.v_chunks) break;
-            at = c % PER == 0 ? next_item(k, w, &shape, &feed, &slot) : at + shape.part;
-            if (active) add_product(rO[c], &rP, at, p->in.dim_v - w->slice * COLS - c * CHUNK, factor, v_unit);
+            chunk = c % PER == 0 ? next_slot(k, w, &shape, &feed, &slot) : chunk + shape.part;
+            if (active) add_product(rO[c], &rP, chunk, p->in.dim_v - w->slice * COLS - c * CHUNK, factor, v_unit);
         }
     }
     copy_wait(0);
@@ -415,9 +417,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_wide_fwd p) {
     struct work w;
-    for (int64_t item = blockIdx.x; item < p.fwd.items; item += gridDim.x) {
-        if (find_work(&p, item, &w) && is_mine(&p.wide, (int64_t)w.b * p.fwd.in.heads_k + key_head_of(&p.fwd, &w)))
+    for (int64_t index = blockIdx.x; index < p.fwd.work_tiles; index += gridDim.x) {
+        if (find_work(&p, index, &w) && is_mine(&p.wide, (int64_t)w.b * p.fwd.in.heads_k + key_head_of(&p.fwd, &w)))
             run_tile(&p, &w);
-        __syncthreads(); /* the next item's copies overwrite what is still being read */
+        __syncthreads(); /* the next tile's copies overwrite what is still being read */
     }
 }

@@ -17,7 +17,7 @@ constexpr int N_S = WARP_KEYS / 8, N_O = COLS / 8;                    /* accumul
 constexpr int K_STEPS = DIM / 16, P_STEPS = WARP_KEYS / 16;
 constexpr int Q_HELD = Q_STEPS > 0 ? Q_STEPS : 1; /* an array has at least one element */
 constexpr int PITCH = 2 * KP_SDPA_MAX(DIM, DIM_V), SLOT = KEYS * PITCH;
-constexpr int RING = ROWS * PITCH, RING_END = RING + SLOTS * SLOT, POISON = RING_END, KEPT = RING_END + 16,
+constexpr int RING = ROWS * PITCH, RING_END = RING + SLOTS * SLOT, NONFINITE = RING_END, KEPT = RING_END + 16,
               BAD_PAGE = RING_END + 64, STRIPS = RING_END + 192, SOURCE = RING_END + 256, SUSPECT = RING_END + 272;
 constexpr int AHEAD = PAIR ? SLOTS / 2 - 1 : SLOTS - 1; /* groups of copies under way while one is worked on */
 constexpr float LEAST = -126;                           /* log2 units: smallest factor of a rescale */
@@ -59,8 +59,8 @@ static __device__ __forceinline__ int warp_key_of(void) { return (thread_of() >>
 /* First key of the tile that is the warp's. */
 static __device__ __forceinline__ int key_of_warp(void) { return KEY_WARPS == 1 ? 0 : warp_key_of() * WARP_KEYS; }
 
-static __device__ __forceinline__ int divided(int n, struct kp_divisor by) {
-    return (int)((uint64_t)(uint32_t)n * by.factor >> by.shift);
+static __device__ __forceinline__ int divided(int n, struct kp_divisor divisor) {
+    return (int)((uint64_t)(uint32_t)n * divisor.factor >> divisor.shift);
 }
 
 /* Flat row -> query, query head. */
@@ -86,8 +86,8 @@ static __device__ __forceinline__ int most_tiles(const struct kp_sdpa_fwd *p) {
 }
 
 /* Returns 0 if the tile lies past its sequence and nothing is to be written. */
-static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int item, struct work *w) {
-    const int section = divided(item, p->by_section_tiles), within = item - section * p->section_tiles;
+static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int index, struct work *w) {
+    const int section = divided(index, p->by_section_tiles), within = index - section * p->section_tiles;
     const int last = section == p->last_section;
     const int outer = divided(within, last ? p->by_last : p->by_section);
     const int head = section * p->section + within - outer * (last ? p->last_size : p->section);
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void keep_work(const struct kp_sdpa_fwd *p, co
     const int j0 = w->first * KEYS, j1 = min(j0 + w->n_tiles * KEYS, w->seq.sk);
     const int hidden =
         (FULL && p->in.mask.data) || j1 - 1 > w->at_min + p->in.window_right || j0 < w->at_max - p->in.window_left;
-    shared_store128(base + POISON, make_uint4(0, 0, 0, 0));
+    shared_store128(base + NONFINITE, make_uint4(0, 0, 0, 0));
     shared_store32(base + SUSPECT, careful ? CAREFUL : hidden ? HIDDEN : 0);
     shared_store128(base + KEPT, make_uint4(w->b, w->head, w->split, w->seq.rows));
     shared_store128(base + KEPT + 16, make_uint4(w->row0, w->n_rows, w->off, w->seq.sk));

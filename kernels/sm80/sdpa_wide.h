@@ -8,21 +8,21 @@
  *   rO (16 x columns) = rO f + rX x  tile rows, summed over tile rows    add_product, chunk by chunk
  * rX leaves the first product in the layout of C and enters the second as A without a shuffle (device/mma_wide.h).
  *
- * A chunk: row r at 256 r, its piece c of 16 bytes at place c ^ key(r), key = (r & 6) ^ 4 (r & 1); for halves key =
+ * A chunk: row r at 256 r, its piece c of 16 bytes at place c ^ key(r), key = (r & 6) ^ 4 (r & 1); for f16x2 key =
  * r & 7, and ldmatrix reads eight rows at a time. A lane's loads are whole pieces; eight lanes of a phase touch
  *   row 8 n + g, piece 4 s + t            rows 2x, 2x + 1 differ in bit 2 of the place, t in bits 0 and 1
  *   row 8 k + 2 t (+ 1), piece 8 G + g    t differs in bits 1 and 2, the pair of g in bit 0
- * so both kinds cover all 32 banks. Products, and how f32 is split: sdpa_wide_product.h, or sdpa_wide_halves.h. */
+ * so both kinds cover all 32 banks. Products, and how f32 is split: sdpa_wide_product.h, or sdpa_wide_f16x2.h. */
 #ifndef ATTN_SM80_SDPA_WIDE_H
 #define ATTN_SM80_SDPA_WIDE_H
 #include "kernels/device/number_wide.h"
 #include "kernels/device/sequence.h"
 #include "kernels/params/sdpa_wide.h"
 
-#ifdef CFG_HALVES
-constexpr int HALVES = CFG_HALVES;
+#ifdef CFG_F16X2
+constexpr int F16X2 = CFG_F16X2;
 #else
-constexpr int HALVES = 0;
+constexpr int F16X2 = 0;
 #endif
 constexpr int WARPS = CFG_WARPS, TILE = CFG_KEYS, COLS = CFG_COLS, SLOTS = CFG_SLOTS;
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS, PITCH = KP_WIDE_PITCH;
@@ -36,7 +36,7 @@ constexpr int GROUP = CFG_GROUP;
 constexpr int GROUP = N_X < 4 ? N_X : 4; /* C tiles that add_scores makes at a time */
 #endif
 #ifdef CFG_PER
-constexpr int PER = CFG_PER; /* chunks of an item of the ring */
+constexpr int PER = CFG_PER; /* chunks of a slot of the ring */
 #else
 constexpr int PER = 1;
 #endif
@@ -48,12 +48,12 @@ static_assert(THREADS % 128 == 0 && SLOTS >= 2 && SLOTS <= 4, "copies keep their
 static __device__ __forceinline__ int thread_of(void) { return recompute((int)threadIdx.x); }
 static __device__ __forceinline__ int lane_of(void) { return thread_of() & 31; }
 static __device__ __forceinline__ int warp_of(void) { return thread_of() >> 5; }
-static __device__ __forceinline__ int key_of_row(int r) { return HALVES ? r & 7 : (r & 6) ^ (r & 1) << 2; }
-/* Columns that stand in memory: halves come as whole pairs of pieces. */
-static __device__ __forceinline__ int stored(int columns) { return HALVES ? (columns + 7) & -8 : columns; }
+static __device__ __forceinline__ int key_of_row(int r) { return F16X2 ? r & 7 : (r & 6) ^ (r & 1) << 2; }
+/* Columns that stand in memory: f16x2 operands come as whole pairs of pieces. */
+static __device__ __forceinline__ int stored(int columns) { return F16X2 ? (columns + 7) & -8 : columns; }
 /* Where two kernels are started for the same heads: is this one this kernel's? */
 static __device__ __forceinline__ int is_mine(const struct kp_sdpa_wide *p, int64_t key_head) {
-    return WIDE_F64 || !p->flags || (((const int32_t *)p->flags)[key_head] != 0) == !HALVES;
+    return WIDE_F64 || !p->flags || (((const int32_t *)p->flags)[key_head] != 0) == !F16X2;
 }
 static __device__ __forceinline__ int chunks_of(int columns) { return (columns + CHUNK - 1) / CHUNK; }
 
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void copy_row(uint32_t chunk, int r, const cha
 
 /* `rows` rows of a chunk, of which the first `exist` exist; from: row 0, first column; stride in bytes. Whole tiles of
  * aligned rows, nearly all, take a way of their own: a copy that may be cut short costs 16 instructions, one that may
- * not 3. Halves stand in the workspace, aligned. */
+ * not 3. f16x2 operands stand in the workspace, aligned. */
 static __device__ __forceinline__ void copy_rows(uint32_t chunk, int rows, const char *from, int64_t stride, int exist,
                                                  int columns, int unit) {
     constexpr int DOWN = THREADS / 16; /* a multiple of 8: the swizzle of a thread's rows is the same */
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void copy_rows(uint32_t chunk, int rows, const
     const int r0 = thread_of() >> 4, c = thread_of() & 15;
     uint32_t to = chunk + r0 * PITCH + ((c ^ key_of_row(r0)) << 4);
     from += r0 * stride + 16 * c;
-    if ((HALVES || unit == 16) && rows <= exist && columns >= CHUNK) {
+    if ((F16X2 || unit == 16) && rows <= exist && columns >= CHUNK) {
 #pragma unroll
         for (int r = 0; r < rows; r += DOWN, from += DOWN * stride) copy_async16_whole(to + r * PITCH, from);
         return;
@@ -103,11 +103,11 @@ static __device__ __forceinline__ void copy_rows(uint32_t chunk, int rows, const
     const int bytes = piece_bytes(columns);
 #pragma unroll 1
     for (int r = r0; r < rows; r += DOWN, to += DOWN * PITCH, from += DOWN * stride)
-        copy_piece(to, from, r < exist ? bytes : 0, HALVES ? 16 : unit);
+        copy_piece(to, from, r < exist ? bytes : 0, F16X2 ? 16 : unit);
 }
 
-#if defined CFG_HALVES && CFG_HALVES
-#include "kernels/sm80/sdpa_wide_halves.h"
+#if defined CFG_F16X2 && CFG_F16X2
+#include "kernels/sm80/sdpa_wide_f16x2.h"
 #else
 #include "kernels/sm80/sdpa_wide_product.h"
 #endif
@@ -127,8 +127,7 @@ template <int N> static __device__ __forceinline__ void store_neighbours(num *to
 static __device__ __forceinline__ void store_chunk(num *const to[2], const num rO[CHUNK_STRIPES][PIECE][4], int columns,
                                                    const num factor[2], int unit) {
     const int t = lane_of() & 3;
-    constexpr int NEAR = HALVES ? 2 : PIECE,
-                  PARTS = HALVES ? PIECE : 2; /* neighbours that a lane has; how many times */
+    constexpr int NEAR = F16X2 ? 2 : PIECE, PARTS = F16X2 ? PIECE : 2; /* neighbours that a lane has; how many times */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (!to[r]) continue;
@@ -136,11 +135,11 @@ static __device__ __forceinline__ void store_chunk(num *const to[2], const num r
         for (int s = 0; s < CHUNK_STRIPES; s++)
 #pragma unroll
             for (int i = 0; i < PARTS; i++) {
-                const int c = s * STRIPE + (HALVES ? 8 * i + 2 * t : PIECE * (2 * t + i));
+                const int c = s * STRIPE + (F16X2 ? 8 * i + 2 * t : PIECE * (2 * t + i));
                 num x[NEAR];
 #pragma unroll
                 for (int e = 0; e < NEAR; e++) {
-                    const num y = HALVES ? rO[s][i % PIECE][2 * r + e % 2] : rO[s][e][2 * r + i % 2];
+                    const num y = F16X2 ? rO[s][i % PIECE][2 * r + e % 2] : rO[s][e][2 * r + i % 2];
                     x[e] = factor[r] < 0 ? 0 : y * factor[r];
                 }
                 if (unit == 16 && c + NEAR <= columns) {

@@ -75,13 +75,13 @@ static __device__ __forceinline__ void add_scores(num rX[N_X][4], uint32_t own, 
         for (int s = 0; s < 4; s++) {
             if (s >= steps) break;
             const uint32_t place = ((4 * s + t) ^ key_of_row(g)) << 4;
-            const struct piece top = load_piece(a_at + place), low = load_piece(a_at + 8 * PITCH + place);
+            const struct piece upper = load_piece(a_at + place), lower8 = load_piece(a_at + 8 * PITCH + place);
             struct piece b[GROUP];
 #pragma unroll
             for (int n = 0; n < GROUP; n++) b[n] = load_piece(b_at + 8 * (n0 + n) * PITCH + place);
 #pragma unroll
             for (int u = 0; u < PIECE; u += 2) {
-                const struct operand a = operand_of(top.x[u], low.x[u], top.x[u + 1], low.x[u + 1]);
+                const struct operand a = operand_of(upper.x[u], lower8.x[u], upper.x[u + 1], lower8.x[u + 1]);
                 num b0[GROUP], b1[GROUP];
 #pragma unroll
                 for (int n = 0; n < GROUP; n++) b0[n] = b[n].x[u], b1[n] = b[n].x[u + 1];

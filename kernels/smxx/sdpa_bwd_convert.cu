@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Dense backward, behind the main kernel: dQ from the f32 sums, which stand in the order of the main kernel's
+ * Dense backward, after the main kernel: dQ from the f32 sums, which stand in the order of the main kernel's
  * fragments, to rows of a 16-bit type. Every chip. No shared memory.
  *
  * In a tile of rows x dim, element (((warp N + n) M + m) 4 + c) 32 + lane, M = rows / row_warps / 16, N = dim /

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Dense backward in f32, behind a main kernel that sums dQ in the order of its fragments (layout:
+ * Dense backward in f32, after a main kernel that sums dQ in the order of its fragments (layout:
  * kernels/sm80/sdpa_bwd_wide_sums.h): the sums into rows, times the scale. Heads that the main kernel left to another
  * are passed over. Every chip. No shared memory. A warp takes 16 rows by 32 columns at a time: it reads whole lines,
  * and writes 32 bytes of 8 rows. */

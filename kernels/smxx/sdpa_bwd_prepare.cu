@@ -89,7 +89,7 @@ first_words_of(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int
 
 /* `lanes` lanes side by side, lane `c` of them; one of them stores. */
 static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
-                                                   int i, int64_t at, int lanes, int c, int stores, int whole,
+                                                   int i, int64_t stat_row, int lanes, int c, int stores, int whole,
                                                    const struct first_words *first, struct most *most) {
     const int inside = i < s->sq;
     const int64_t row = s->q0 + i;
@@ -123,14 +123,14 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const float share = includes || !p->in.sink ? 1 : 1 / (1 + expf(sink - natural));
     const float p_sink = includes ? expf(sink - natural) : 1 / (1 + expf(natural - sink));
     const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
-    ((float *)p->stat_lse)[at] = !inside ? PAST_END : sees ? lse : INF;
+    ((float *)p->stat_lse)[stat_row] = !inside ? PAST_END : sees ? lse : INF;
     const float shift = sees ? share * dot - dlse : 0;
-    ((float *)p->stat_shift)[at] = shift;
+    ((float *)p->stat_shift)[stat_row] = shift;
     if (SCALED) most->shift = fmaxf(most->shift, if_finite(fabsf(shift)));
-    if (p->stat_g) ((float *)p->stat_g)[at] = sees ? share : 1;
+    if (p->stat_g) ((float *)p->stat_g)[stat_row] = sees ? share : 1;
     /* a sink of -inf is none: it has no share in what is not finite */
     const int has_sink = alive && p->in.sink && !(sink == -INF && given == given);
-    if (p->dsink_row) ((float *)p->dsink_row)[at] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
+    if (p->dsink_row) ((float *)p->dsink_row)[stat_row] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
 /* All threads: the largest numbers of the CTA. */
@@ -164,19 +164,21 @@ static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, i
     const int64_t head = b * v->batch + h * v->head;
     for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p->rows; r0 += 2 * step) {
         float squares[2] = {0, 0};
-        int64_t at[2];
+        int64_t element[2];
 #pragma unroll
-        for (int u = 0; u < 2; u++) at[u] = head + (s.k0 + min(j0 + r0 + u * step + lane / lanes, s.sk - 1)) * v->row;
+        for (int u = 0; u < 2; u++)
+            element[u] = head + (s.k0 + min(j0 + r0 + u * step + lane / lanes, s.sk - 1)) * v->row;
         if (whole) {
             uint4 row[2];
 #pragma unroll
-            for (int u = 0; u < 2; u++) row[u] = *(const uint4 *)((const uint16_t *)v->data + at[u] + c0);
+            for (int u = 0; u < 2; u++) row[u] = *(const uint4 *)((const uint16_t *)v->data + element[u] + c0);
 #pragma unroll
             for (int u = 0; u < 2; u++) squares[u] = squares_of(row[u], KP_F16);
         } else {
             for (int c = c0; c < p->in.dim_v; c += 8 * lanes)
 #pragma unroll
-                for (int u = 0; u < 2; u++) dot_chunk(v, v, at[u] + c, at[u] + c, p->in.dim_v - c, &squares[u]);
+                for (int u = 0; u < 2; u++)
+                    dot_chunk(v, v, element[u] + c, element[u] + c, p->in.dim_v - c, &squares[u]);
         }
 #pragma unroll
         for (int u = 0; u < 2; u++) {
@@ -215,10 +217,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
                 ((float *)scaled_of(&p)->undo)[(int64_t)b * p.in.heads_k + h / group] = 1;
         }
         if (i0 >= s.sq) continue; /* no main CTA comes here */
-        const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
-        if (turns && threadIdx.x == 0) turns[at >> log2_rows] = 0;
+        const int64_t stat_row = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
+        if (turns && threadIdx.x == 0) turns[stat_row >> log2_rows] = 0;
         if (p.dq_sum) {
-            float4 *to = (float4 *)((float *)p.dq_sum + at * p.dim);
+            float4 *to = (float4 *)((float *)p.dq_sum + stat_row * p.dim);
             for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) to[x] = make_float4(0, 0, 0, 0);
         }
         const int lane = (int)threadIdx.x % 32; /* past the last row it is read again, not stored */
@@ -233,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
             }
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++)
-                prepare_row(&p, &s, b, h, i0 + r[u], at + r[u], lanes, lane % lanes,
+                prepare_row(&p, &s, b, h, i0 + r[u], stat_row + r[u], lanes, lane % lanes,
                             lane % lanes == 0 && r[u] == r0 + u * THREADS / lanes + lane / lanes, whole, &first[u],
                             &most);
         }

@@ -128,7 +128,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
 #pragma unroll
             for (int i = 0; i < LOADS; i++) {
                 const num weight = shuffle(m[x], part + parts * i);
-                if (weight == 0) continue; /* a split without keys, and not an infinity beside a tiny weight */
+                if (weight == 0) continue; /* a split without keys, and not an infinity times a tiny weight */
 #pragma unroll
                 for (int e = 0; e < PIECE; e++) o[e] += weight * share[i].x[e];
             }

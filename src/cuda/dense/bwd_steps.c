@@ -144,10 +144,10 @@ static void set_workspace(struct kp_sdpa_bwd *kp, const struct attn_cuda_bwd_geo
     kp->stat_g = m->full ? base + (uint64_t)g->offset.share : 0;
     kp->turns = m->ordered && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->offset.turns : 0;
     if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
-        kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
+        kp->mask_tiles = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
                          (kp->dmask.row ? g->bias_tiles : 1) *
                          (kp->dmask.column ? attn_cuda_blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
-    kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
+    kp->alibi_tiles = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
 }
 
 static void set_bounds(struct kp_sdpa_bwd_scaled *kp, const struct attn_cuda_bwd_geometry *g, const attn_args *args) {
@@ -232,7 +232,7 @@ attn_status attn_cuda_bwd_launch(const struct attn_core_device *dev, const struc
         if (!wanted[i]) continue;
         work[n] = prepared->work[i];
         work[n].params = &all;
-        if (i == ATTN_CUDA_BWD_BIAS) work[n].grid.x = grid_of(kp->mask_items + kp->alibi_items);
+        if (i == ATTN_CUDA_BWD_BIAS) work[n].grid.x = grid_of(kp->mask_tiles + kp->alibi_tiles);
         if (i == ATTN_CUDA_BWD_SUMS)
             work[n].grid.x = grid_of(p->heads_q * (kp->dalibi && kp->dalibi_per_batch ? 1 + p->batch : 2));
         if (i == ATTN_CUDA_BWD_MAIN && extra && work[n].grid.x > 0) {

@@ -152,13 +152,13 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                  slices = (double)(deal_of(c, l, p).slices + (c->sums ? 0 : deal_of(r->own->queries, l, p).slices));
     const double products = d + dv > 0 ? (slices * (d + dv) + 2 * d + dv) / (3 * d + 2 * dv) : 1;
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 88 : 60
-                        : c->halves        ? 430
+                        : c->f16x2         ? 430
                                            : 175,
                  width = d > dv ? d : dv;
     double compute = amount->flops * products / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = amount->bytes / (2e10 * l->n_sms);
-    if (c->halves && width < c->cols) compute *= 1 + 0.8 * (1 - width / c->cols);
-    if (c->halves) compute += 2e-5 + 2 * memory;
+    if (c->f16x2 && width < c->cols) compute *= 1 + 0.8 * (1 - width / c->cols);
+    if (c->f16x2) compute += 2e-5 + 2 * memory;
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 
@@ -218,10 +218,10 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
     kp->row_tiles = (int32_t)g->row_tiles;
     kp->bias_tiles = (int32_t)bias_tiles;
     if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
-        kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
+        kp->mask_tiles = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
                          (kp->dmask.row ? bias_tiles : 1) *
                          (kp->dmask.column ? attn_cuda_blocks(p->seq_k, KP_WIDE_BIAS_KEYS(p->dtype)) : 1);
-    kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * bias_tiles : 0;
+    kp->alibi_tiles = kp->dalibi ? p->batch * p->heads_q * bias_tiles : 0;
 }
 
 static attn_status start(const struct attn_core_device *dev, const char *symbol, int64_t ctas, int64_t threads,
@@ -241,13 +241,13 @@ static attn_status start_main(const struct attn_core_device *dev, const struct k
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct deal d = deal_of(c, l, p);
     /* After a kernel of f16x2 operands as many CTAs as run at a time: mostly they find nothing to do. */
-    const int64_t most = kp.wide.flags && !c->halves ? (int64_t)l->n_sms * d.memory.ctas : INT32_MAX;
+    const int64_t most = kp.wide.flags && !c->f16x2 ? (int64_t)l->n_sms * d.memory.ctas : INT32_MAX;
     attn_cuda_wide_numbers(&kp.wide, p, &d.memory);
     if (attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)) kp.wide.plain = 0; /* shares */
     kp.wide.slices = (int32_t)d.slices;
     kp.bwd.section = (int32_t)d.section;
     kp.tiles = (int32_t)d.tiles;
-    kp.items = d.work_tiles;
+    kp.work_tiles = d.work_tiles;
     return start(dev, c->symbol, attn_cuda_lesser(d.work_tiles, most), 32 * c->warps, d.memory.bytes, &kp, sizeof kp,
                  stream);
 }
@@ -301,7 +301,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     if (!status) status = r->rest ? start_split(dev, r, &g, p, args, kp) : start_pair(dev, r->own, p, &kp, stream);
     if (!status && wants_bias(p)) {
         attn_cuda_wide_numbers(&kp.wide, p, &g.keys.memory);
-        status = start(dev, h->bias, kp.bwd.mask_items + kp.bwd.alibi_items, 128,
+        status = start(dev, h->bias, kp.bwd.mask_tiles + kp.bwd.alibi_tiles, 128,
                        KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), &kp, sizeof kp, stream);
     }
     if (!status) status = start(dev, h->sums, sums, 256, 1024, &kp.bwd, sizeof kp.bwd, stream);

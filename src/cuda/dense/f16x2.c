@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * f32 operands split in two f16 numbers each, in the workspace: its layout, and the launch that fills it. The device's
- * side: kernels/smxx/sdpa_halves.cu. */
+ * side: kernels/smxx/sdpa_f16x2.cu. */
 #include "cuda/dense/f16x2.h"
 #include "core/problem.h"
 
@@ -32,7 +32,7 @@ struct attn_cuda_f16x2 attn_cuda_f16x2(const attn_problem *p, int64_t begin, int
     for (int32_t i = 0; i < n; i++) {
         const struct extent x = extent_of(p, i);
         h.offset[i].to = take(&h.end, (attn_core_has(p, ATTN_PACKED) ? 1 : p->batch) * x.heads * x.rows * x.stored * 4);
-        h.offset[i].unit = take(&h.end, p->batch * x.heads * attn_cuda_blocks(x.longest, KP_HALVES_ROWS) * 4);
+        h.offset[i].unit = take(&h.end, p->batch * x.heads * attn_cuda_blocks(x.longest, KP_F16X2_ROWS) * 4);
     }
     return h;
 }
@@ -47,11 +47,11 @@ attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const stru
                                   const attn_problem *p, const attn_args *args, const struct kp_sdpa *in,
                                   const struct kp_view *const from[], struct kp_view to[], struct kp_sdpa_wide *wide) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
-    struct kp_sdpa_halves_job job = {.in = *in, .flags = base + (uint64_t)h->flags, .n_tensors = h->n};
+    struct kp_sdpa_f16x2_job job = {.in = *in, .flags = base + (uint64_t)h->flags, .n_tensors = h->n};
     uint64_t *const units[] = {&wide->unit_q, &wide->unit_k, &wide->unit_v, &wide->unit_o};
     for (int32_t i = 0; i < h->n; i++) {
         const struct extent x = extent_of(p, i);
-        struct kp_halves_tensor *t = &job.tensor[i];
+        struct kp_f16x2_tensor *t = &job.tensor[i];
         to[i] = (struct kp_view){.data = base + (uint64_t)h->offset[i].to,
                                  .batch = attn_core_has(p, ATTN_PACKED) ? 0 : x.heads * x.rows * x.stored,
                                  .head = x.rows * x.stored,
@@ -63,20 +63,20 @@ attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const stru
         t->to = to[i];
         t->unit = *units[i] = base + (uint64_t)h->offset[i].unit;
         t->heads = (int32_t)x.heads;
-        t->blocks = (int32_t)attn_cuda_blocks(x.longest, KP_HALVES_ROWS);
+        t->blocks = (int32_t)attn_cuda_blocks(x.longest, KP_F16X2_ROWS);
         t->width = (int32_t)x.width;
         t->of_keys = i == ATTN_CUDA_F16X2_K || i == ATTN_CUDA_F16X2_V;
-        t->items = p->batch * x.heads * t->blocks;
-        job.items += t->items;
+        t->n_blocks = p->batch * x.heads * t->blocks;
+        job.n_blocks += t->n_blocks;
     }
     wide->flags = job.flags;
     wide->blocks_q = job.tensor[ATTN_CUDA_F16X2_Q].blocks;
     wide->blocks_k = job.tensor[ATTN_CUDA_F16X2_K].blocks;
     attn_status status =
         attn_cuda_fill_zero(dev, (void *)(uintptr_t)job.flags, (size_t)(p->batch * p->heads_k * 4), args->stream);
-    if (status || job.items <= 0) return status;
+    if (status || job.n_blocks <= 0) return status;
     const struct attn_cuda_grid grid = {
-        .x = (uint32_t)attn_cuda_lesser(job.items, INT32_MAX), .y = 1, .z = 1, .threads = 256, .shared_bytes = 16};
+        .x = (uint32_t)attn_cuda_lesser(job.n_blocks, INT32_MAX), .y = 1, .z = 1, .threads = 256, .shared_bytes = 16};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_f16x2_symbol), &grid, &job, sizeof job,
                             args->stream);
 }

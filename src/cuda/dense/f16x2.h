@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * f32 operands split in two f16 numbers each (f16x2), in the workspace, for the dense kernels with .halves = 1. */
+ * f32 operands split in two f16 numbers each (f16x2), in the workspace, for the dense kernels with .f16x2 = 1. */
 #ifndef ATTN_CUDA_DENSE_F16X2_H
 #define ATTN_CUDA_DENSE_F16X2_H
 #include "cuda/dense/wide.h"

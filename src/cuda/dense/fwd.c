@@ -200,7 +200,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     const int32_t heads_q = kp->in.heads_q, heads_k = kp->in.heads_k;
     const int64_t tile_heads = g->pack == 1 ? heads_q : heads_k, last = (g->heads - 1) / g->section;
-    kp->items = g->work_tiles;
+    kp->work_tiles = g->work_tiles;
     kp->pack = (int32_t)g->pack;
     kp->row_tiles = (int32_t)g->row_tiles;
     kp->splits = (int32_t)g->splits;

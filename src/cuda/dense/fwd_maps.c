@@ -168,7 +168,7 @@ int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_prob
     kp->by_last = attn_cuda_divisor(kp->last_size);
     kp->by_heads = attn_cuda_divisor(p->heads_q);
     kp->by_group = attn_cuda_divisor(group);
-    return kp->items = heads * (maps->pairs ? half : row_tiles);
+    return kp->work_tiles = heads * (maps->pairs ? half : row_tiles);
 }
 
 /* A launch without its tensors: kept by the plan. */
@@ -194,7 +194,7 @@ static void write_prepared(const struct attn_kernel *k, const struct attn_core_d
     prepared->fwd = kp.fwd, prepared->pairs = kp.pairs, prepared->half_tiles = kp.half_tiles,
     prepared->by_half = kp.by_half;
     prepared->variant = attn_cuda_variant_of(dev, c->symbol);
-    prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)attn_cuda_lesser(prepared->fwd.items, l->n_sms),
+    prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)attn_cuda_lesser(prepared->fwd.work_tiles, l->n_sms),
                                              .y = 1,
                                              .z = 1,
                                              .threads = c->threads,

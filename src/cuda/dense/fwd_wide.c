@@ -100,12 +100,12 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double d = (double)p->dim_qk, dv = (double)p->dim_v, slices = ceil(dv / c->cols);
     const double padding = d + dv > 0 ? ((slices > 1 ? slices : 1) * d + dv) / (d + dv) : 1;
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 105 : 70
-                        : c->halves        ? 365
+                        : c->f16x2         ? 365
                                            : 210,
                  bytes = amount->bytes;
     double compute = amount->flops * padding / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = bytes / (2e10 * l->n_sms);
-    if (c->halves) {
+    if (c->f16x2) {
         const struct geometry g = lay_out(c, l, p, 1);
         const double idle = (double)l->n_sms * g.memory.ctas / ((double)g.work_tiles + 1);
         if (dv < c->cols) compute *= 1 + 0.15 * (1 - dv / c->cols);
@@ -141,7 +141,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 static attn_status start(const struct attn_core_device *dev, const struct kp_sdpa_wide_config *c,
                          const struct geometry *g, int64_t most, const attn_problem *p, const attn_args *args,
                          struct kp_sdpa_wide_fwd kp) {
-    kp.fwd.items = g->work_tiles;
+    kp.fwd.work_tiles = g->work_tiles;
     kp.fwd.pack = (int32_t)g->pack;
     kp.fwd.row_tiles = (int32_t)g->row_tiles;
     kp.fwd.splits = (int32_t)g->splits;

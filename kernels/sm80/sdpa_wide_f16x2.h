@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_wide.h for variants with .halves = 1: the two products of f32 operands that were split into pairs of f16
- * before the kernel started (kernels/smxx/sdpa_halves.cu), three products each at twice the rate of tf32.
+ * Part of sdpa_wide.h for variants with .f16x2 = 1: the two products of f32 operands that were split in two f16 each
+ * before the kernel started (kernels/smxx/sdpa_f16x2.cu), three products each at twice the rate of tf32.
  *
  * Of eight columns 8 c .. 8 c + 7 the hi fill piece 2 c of 16 bytes and the lo piece 2 c + 1; piece x of row r stands
  * at place x ^ r % 8, so that the eight rows of a matrix that ldmatrix reads cover all banks. Operands leave it in the
  * registers that mma.sync wants: taken from pieces that mix hi and lo, each product would cost three moves.
  *
- * Blocks of KP_HALVES_ROWS rows were multiplied with a power of two so that their largest number lies in [2^14, 2^15):
+ * Blocks of KP_F16X2_ROWS rows were multiplied with a power of two so that their largest number lies in [2^14, 2^15):
  *   x = hi + lo + e,  |e| <= max(2^-23 |x|, 2^-25), and a row's largest number is 2^-1 or more
  * Blocks for which that cannot be said, infinities and NaN included, are flagged: their heads are left to the tf32
  * kernel. Probabilities of the forward come scaled by 2^15 for the same reason. */
-#ifndef ATTN_SM80_SDPA_WIDE_HALVES_H
-#define ATTN_SM80_SDPA_WIDE_HALVES_H
+#ifndef ATTN_SM80_SDPA_WIDE_F16X2_H
+#define ATTN_SM80_SDPA_WIDE_F16X2_H
 #include "kernels/device/mma.h"
 
-static_assert(!WIDE_F64 && N_X % 2 == 0 && KP_HALVES_ROWS % TILE == 0, "f32, whole steps, one power of two a tile");
+static_assert(!WIDE_F64 && N_X % 2 == 0 && KP_F16X2_ROWS % TILE == 0, "f32, whole steps, one power of two a tile");
 
 static __device__ __forceinline__ void mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     mma_m16n8k16(KP_F16, c, a, b0, b1);
@@ -39,31 +39,34 @@ static __device__ __forceinline__ struct left left_of(const num rX[N_X][4]) {
     x.unit[0] = x.unit[1] = 1;
     return x;
 }
-/* Exponent of the power of two that brings numbers up to `top` to [2^14, 2^15), biased; powers stay normal. */
-static __device__ __forceinline__ uint32_t exponent_of(float top) { return max(__float_as_uint(top) >> 23, 30u); }
-/* The largest size that is finite of all lanes; top: of the lane, infinities included. */
-static __device__ __forceinline__ float block_top(const num rX[N_X][4], float top) {
-    const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(top));
+/* Exponent of the power of two that brings numbers up to `largest` to [2^14, 2^15), biased; powers stay normal. */
+static __device__ __forceinline__ uint32_t exponent_of(float largest) {
+    return max(__float_as_uint(largest) >> 23, 30u);
+}
+/* The largest size that is finite of all lanes; largest: of the lane, infinities included. */
+static __device__ __forceinline__ float block_largest(const num rX[N_X][4], float largest) {
+    const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(largest));
     if (bits < __float_as_uint(INF)) return __uint_as_float(bits);
-    top = 0;
+    largest = 0;
 #pragma unroll
     for (int n = 0; n < N_X; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) top = fabsf(rX[n][e]) < INF ? fmaxf(top, fabsf(rX[n][e])) : top;
-    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(top)));
+        for (int e = 0; e < 4; e++) largest = fabsf(rX[n][e]) < INF ? fmaxf(largest, fabsf(rX[n][e])) : largest;
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest)));
 }
 /* Cells of any size: each row is brought to [2^14, 2^15) first, or `block`, all of the warp together. Numbers that are
  * not finite stay so. */
 static __device__ __forceinline__ struct left left_of_any(num rX[N_X][4], int block = 0) {
-    float unit[2], top[2] = {0, 0};
+    float unit[2], largest[2] = {0, 0};
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int n = 0; n < N_X; n++) top[r] = fmaxf(top[r], fmaxf(fabsf(rX[n][2 * r]), fabsf(rX[n][2 * r + 1])));
-    if (block) top[0] = top[1] = block_top(rX, fmaxf(top[0], top[1]));
+        for (int n = 0; n < N_X; n++)
+            largest[r] = fmaxf(largest[r], fmaxf(fabsf(rX[n][2 * r]), fabsf(rX[n][2 * r + 1])));
+    if (block) largest[0] = largest[1] = block_largest(rX, fmaxf(largest[0], largest[1]));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const uint32_t exponent = exponent_of(block ? top[r] : quad_larger(top[r]));
+        const uint32_t exponent = exponent_of(block ? largest[r] : quad_larger(largest[r]));
         const float up = __uint_as_float((268 - exponent) << 23);
         unit[r] = __uint_as_float((exponent - 14) << 23);
 #pragma unroll
@@ -167,6 +170,6 @@ static __device__ __forceinline__ void lower(num rX[N_X][4], float a, float b) {
 
 /* The power of two of a block, of one head. */
 static __device__ __forceinline__ float block_unit(uint64_t units, int64_t head, int blocks, int row) {
-    return ((const float *)units)[head * blocks + (uint32_t)row / KP_HALVES_ROWS];
+    return ((const float *)units)[head * blocks + (uint32_t)row / KP_F16X2_ROWS];
 }
 #endif

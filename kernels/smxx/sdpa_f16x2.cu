@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Splits f32 operands of dense attention into pairs of f16 for the kernels with .halves = 1 (layout and error:
- * kernels/sm80/sdpa_wide_halves.h). Every chip. A CTA owns KP_HALVES_ROWS rows of one head of one tensor.
+ * Splits f32 operands of dense attention in two f16 each for the kernels with .f16x2 = 1 (layout and error:
+ * kernels/sm80/sdpa_wide_f16x2.h). Every chip. A CTA owns KP_F16X2_ROWS rows of one head of one tensor.
  *
  *   s = 14 - exponent of the block's largest number     hi = f16(x 2^s)     lo = f16(x 2^s - hi)     unit = 2^-s
  *
@@ -12,7 +12,7 @@
 #include "kernels/device/shared.h"
 #include "kernels/params/sdpa_wide.h"
 
-constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_HALVES_ROWS,
+constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_F16X2_ROWS,
               DOWN_STEPS = ROWS / DOWN;
 
 /* Four columns of a row, as far as there are `n`. */
@@ -31,7 +31,7 @@ static __device__ __forceinline__ uint32_t larger_size(float4 x) {
 }
 
 /* Columns c .. c + 3 of a row: half of the hi piece and half of the lo piece of their eight columns. */
-static __device__ __forceinline__ void store_halves(uint32_t *row, int c, float4 x, float up) {
+static __device__ __forceinline__ void store_f16x2(uint32_t *row, int c, float4 x, float up) {
     const float y[4] = {x.x * up, x.y * up, x.z * up, x.w * up};
     const uint32_t h0 = pack16(KP_F16, y[0], y[1]), h1 = pack16(KP_F16, y[2], y[3]);
     uint32_t *const to = row + (c & -8) + (c & 4) / 2;
@@ -42,10 +42,10 @@ static __device__ __forceinline__ void store_halves(uint32_t *row, int c, float4
 
 /* HELD: pieces of a row that a thread keeps between the two looks at it; 0: any width, read twice. */
 template <int HELD>
-static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_job *p, const struct kp_halves_tensor *t,
-                                                   int64_t item) {
-    const int tile = (int)(item % t->blocks), head = (int)(item / t->blocks % t->heads);
-    const int b = (int)(item / t->blocks / t->heads), row0 = tile * ROWS;
+static __device__ __forceinline__ void split_block(const struct kp_sdpa_f16x2_job *p, const struct kp_f16x2_tensor *t,
+                                                   int64_t block) {
+    const int tile = (int)(block % t->blocks), head = (int)(block / t->blocks % t->heads);
+    const int b = (int)(block / t->blocks / t->heads), row0 = tile * ROWS;
     const struct sequence s = sequence_of(&p->in, b);
     const int64_t first = t->of_keys ? s.k0 : s.q0;
     const int n = min((t->of_keys ? s.sk : s.sq) - row0, ROWS), whole = t->from.chunk == 16;
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
     const int shift = largest && !odd ? 14 - e : 0;
     const float up = __uint_as_float((uint32_t)(127 + shift) << 23);
     if (threadIdx.x == 0) {
-        ((float *)t->unit)[item] = __uint_as_float((uint32_t)(127 - shift) << 23);
+        ((float *)t->unit)[block] = __uint_as_float((uint32_t)(127 - shift) << 23);
         if (odd) raise_flag((int32_t *)p->flags + b * p->in.heads_k + head / (t->heads / p->in.heads_k));
     }
     uint32_t *to = (uint32_t *)t->to.data + b * t->to.batch + head * t->to.head + (first + row0) * t->to.row;
@@ -106,21 +106,21 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
 #pragma unroll
             for (int x = 0; x < HELD; x++) {
                 const int c = c0 + x * 4 * ACROSS;
-                if ((c & -8) < t->width) store_halves(to + r * t->to.row, c, kept[y][x], up);
+                if ((c & -8) < t->width) store_f16x2(to + r * t->to.row, c, kept[y][x], up);
             }
         } else {
             for (int c = c0; (c & -8) < t->width; c += 4 * ACROSS)
-                store_halves(to + r * t->to.row, c, load_columns(from + r * t->from.row + c, whole, t->width - c), up);
+                store_f16x2(to + r * t->to.row, c, load_columns(from + r * t->from.row + c, whole, t->width - c), up);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_halves_job p) {
-    for (int64_t item = blockIdx.x; item < p.items; item += gridDim.x) {
-        int64_t rest = item;
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_f16x2_job p) {
+    for (int64_t block = blockIdx.x; block < p.n_blocks; block += gridDim.x) {
+        int64_t rest = block;
         int x = 0;
-        while (x + 1 < p.n_tensors && rest >= p.tensor[x].items) rest -= p.tensor[x++].items;
-        const struct kp_halves_tensor *t = &p.tensor[x];
+        while (x + 1 < p.n_tensors && rest >= p.tensor[x].n_blocks) rest -= p.tensor[x++].n_blocks;
+        const struct kp_f16x2_tensor *t = &p.tensor[x];
         if (t->width <= 64)
             split_block<1>(&p, t, rest);
         else if (t->width <= 128)
