@@ -3,54 +3,33 @@
  * there. */
 #ifndef ATTN_SM80_SDPA_FWD_LOAD_H
 #define ATTN_SM80_SDPA_FWD_LOAD_H
+#include "kernels/device/tile_copy.h"
 #include "kernels/sm80/sdpa_fwd_work.h"
-
-/* 8 elements, of which the first `bytes` / 2 exist. */
-static __device__ __forceinline__ void load_chunk(uint32_t to, const char *from, int bytes, int unit) {
-    if (unit == 16) {
-        copy_async16(to, from, bytes);
-    } else if (unit == 4) {
-#pragma unroll
-        for (int x = 0; x < 16; x += 4) copy_async4(to + x, from + x, max(min(bytes - x, 4), 0));
-    } else {
-        uint32_t word[4];
-#pragma unroll
-        for (int x = 0; x < 4; x++) {
-            const uint16_t *at = (const uint16_t *)from + 2 * x;
-            const uint32_t lo = 4 * x < bytes ? at[0] : 0, hi = 4 * x + 2 < bytes ? at[1] : 0;
-            word[x] = lo | hi << 16;
-        }
-        shared_store128(to, make_uint4(word[0], word[1], word[2], word[3]));
-    }
-}
-
-/* Threads side by side on a row: at most 128 bytes of it, so that a warp reads whole lines of several rows. */
-static __device__ __forceinline__ constexpr int threads_per_row(int chunks) { return chunks % 8 == 0 ? 8 : 4; }
 
 /* `width` of `dim` columns of one row that exists or not. */
 static __device__ __forceinline__ void load_row(uint32_t tile, int thread, int r, const char *from, int exists,
                                                 int width, int unit, int dim) {
-    const int across = threads_per_row(dim / 8), c0 = thread % across;
+    const int across = copy_across(dim / 8), c0 = thread % across;
 #pragma unroll
     for (int c = 0; c < dim / 8; c += across) {
         const int bytes = exists ? max(min(2 * width - 16 * (c0 + c), 16), 0) : 0;
-        load_chunk(tile + tile_at(PITCH, r, c0 + c), from + 16 * (c0 + c), bytes, unit);
+        copy_chunk(tile + tile_at(PITCH, r, c0 + c), from + 16 * (c0 + c), bytes, unit);
     }
 }
 
 static __device__ __forceinline__ void load_queries(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base) {
-    constexpr int ACROSS = threads_per_row(DIM / 8), DOWN = THREADS / ACROSS;
+    constexpr int ACROSS = copy_across(DIM / 8), DOWN = THREADS / ACROSS;
     const char *q = (const char *)p->in.q.data + 2 * (w->b * p->in.q.batch + w->seq.q0 * p->in.q.row);
     static_assert(ROWS % DOWN == 0 && DOWN % 8 == 0, "whole passes of whole swizzle periods");
     const int r0 = (int)threadIdx.x / ACROSS, c0 = (int)threadIdx.x % ACROSS;
     if (p->pack == 1 && p->in.q.chunk == 16 && p->in.dim_qk == DIM && w->row0 + ROWS <= w->n_rows) {
-        const char *at = q + 2 * (w->head * p->in.q.head + (w->row0 + r0) * p->in.q.row) + 16 * c0;
+        const char *row = q + 2 * (w->head * p->in.q.head + (w->row0 + r0) * p->in.q.row) + 16 * c0;
         const int64_t stride = 2 * p->in.q.row * DOWN;
         const uint32_t to = base + tile_at(PITCH, r0, c0);
 #pragma unroll
-        for (int r = 0; r < ROWS; r += DOWN, at += stride)
+        for (int r = 0; r < ROWS; r += DOWN, row += stride)
 #pragma unroll
-            for (int c = 0; c < DIM / 8; c += ACROSS) copy_async16_whole(to + r * PITCH + 16 * c, at + 16 * c);
+            for (int c = 0; c < DIM / 8; c += ACROSS) copy_async16_whole(to + r * PITCH + 16 * c, row + 16 * c);
         return;
     }
 #pragma unroll 1
@@ -75,7 +54,7 @@ static __device__ __forceinline__ void load_keys(const struct kp_sdpa_fwd *p, co
                                                  uint32_t slot, const char *from, int j0, int is_v) {
     const struct kp_view *v = is_v ? &p->in.v : &p->in.k;
     const int dim = is_v ? DIM_V : DIM, width = is_v ? p->in.dim_v : p->in.dim_qk;
-    const int thread = thread_of(), across = threads_per_row(dim / 8), down = THREADS / across, r0 = thread / across;
+    const int thread = thread_of(), across = copy_across(dim / 8), down = THREADS / across, r0 = thread / across;
     static_assert(KEYS % (THREADS / 4) == 0 || KEYS % (THREADS / 8) == 0, "whole passes");
     if (has_pages(p)) {
         const int32_t *table = (const int32_t *)p->in.block_table + w->b * p->in.table_batch;
@@ -94,20 +73,20 @@ static __device__ __forceinline__ void load_keys(const struct kp_sdpa_fwd *p, co
         return;
     }
     const int64_t stride = 2 * v->row * down;
-    const char *at = from + 2 * ((j0 + r0) * v->row);
+    const char *row = from + 2 * ((j0 + r0) * v->row);
     if (v->chunk == 16 && width == dim && j0 + KEYS <= w->seq.sk) {
         const uint32_t to =
             slot + tile_at(PITCH, r0, thread % across); /* `down` rows, `across` chunks on: the same swizzle */
         static_assert(THREADS / 8 % 8 == 0, "a pass is whole swizzle periods");
-        at += 16 * (thread % across);
+        row += 16 * (thread % across);
 #pragma unroll
-        for (int r = 0; r < KEYS; r += down, at += stride)
+        for (int r = 0; r < KEYS; r += down, row += stride)
 #pragma unroll
-            for (int c = 0; c < dim / 8; c += across) copy_async16_whole(to + r * PITCH + 16 * c, at + 16 * c);
+            for (int c = 0; c < dim / 8; c += across) copy_async16_whole(to + r * PITCH + 16 * c, row + 16 * c);
         return;
     }
 #pragma unroll 1
-    for (int r = r0; r < KEYS; r += down, at += stride)
-        load_row(slot, thread, r, at, j0 + r < w->seq.sk, width, v->chunk, dim);
+    for (int r = r0; r < KEYS; r += down, row += stride)
+        load_row(slot, thread, r, row, j0 + r < w->seq.sk, width, v->chunk, dim);
 }
 #endif

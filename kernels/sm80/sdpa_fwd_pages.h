@@ -15,7 +15,7 @@
 #include "kernels/sm80/sdpa_fwd_load.h"
 #include "kernels/sm80/sdpa_fwd_scores.h"
 
-constexpr int PAGE_ACROSS = threads_per_row(DIM / 8), PAGE_DOWN = THREADS / PAGE_ACROSS;
+constexpr int PAGE_ACROSS = copy_across(DIM / 8), PAGE_DOWN = THREADS / PAGE_ACROSS;
 constexpr int PAGE_ROWS = PAGED ? KEYS / PAGE_DOWN : 1; /* of a thread in a key tile */
 static_assert(!PAGED || (DIM == DIM_V && KEYS % PAGE_DOWN == 0), "K and V rows are copied by the same threads");
 
