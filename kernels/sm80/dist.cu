@@ -34,7 +34,7 @@ static_assert(HELD == STEPS && HEADS * PITCH <= 2 * TILE, "Q goes through the st
 static_assert(VALID + 2 * KEYS == KP_DIST_SHARED(CONFIG), "the host asks for this much shared memory");
 static_assert(KEYS <= THREADS, "a thread per slot of the tile");
 
-/* What the whole CTA knows of its work item. */
+/* What the whole CTA knows of its work tile. */
 struct work {
     int64_t b, i;
     int first, n_slots; /* its slots */
@@ -94,13 +94,13 @@ static __device__ __forceinline__ void sum_heads(const struct kp_dist *p, uint32
     fold<2 * OWN>(v, lane, 16);
     fold<N1>(v, lane, 8);
     fold<N2>(v, lane, 4);
-    int at = 0; /* of the lane's first number */
-    at += lane & 16 && 2 * OWN > 1 ? N1 : 0;
-    at += lane & 8 && N1 > 1 ? N2 : 0;
-    at += lane & 4 && N2 > 1 ? N3 : 0;
+    int first = 0; /* index of the lane's first number */
+    first += lane & 16 && 2 * OWN > 1 ? N1 : 0;
+    first += lane & 8 && N1 > 1 ? N2 : 0;
+    first += lane & 4 && N2 > 1 ? N3 : 0;
 #pragma unroll
     for (int x = 0; x < N3; x++) {
-        const int key = own_key_of() + (at + x) / 2 * 8 + t2 + (at + x) % 2;
+        const int key = own_key_of() + (first + x) / 2 * 8 + t2 + (first + x) % 2;
         shared_store32(sums + (own_head_of() / 16 * KEYS + key) * 4, __float_as_uint(v[x]));
     }
 }
@@ -110,16 +110,16 @@ static __device__ __forceinline__ void emit(const struct kp_dist *p, const struc
                                             int is_first) {
     const int key = thread_of(), t = n * KEYS + key;
     if (key >= KEYS || t >= w->n_slots) return;
-    const uint32_t at = base + SUMS + ((n & 1) * GROUPS * KEYS + key) * 4;
+    const uint32_t sums = base + SUMS + ((n & 1) * GROUPS * KEYS + key) * 4;
     float sum = 0;
 #pragma unroll
-    for (int x = 0; x < GROUPS; x++) sum += __uint_as_float(shared_load32(at + x * KEYS * 4));
+    for (int x = 0; x < GROUPS; x++) sum += __uint_as_float(shared_load32(sums + x * KEYS * 4));
     float *to = (float *)p->dist.data + w->b * p->dist.batch + w->i * p->dist.row + w->first + t;
     *to = is_first ? sum * p->factor : *to + sum * p->factor;
 }
 
-static __device__ __forceinline__ void walk_slots(const struct kp_dist *p, const struct work *w, const struct gather *g,
-                                                  int64_t h0) {
+static __device__ __forceinline__ void sum_slots(const struct kp_dist *p, const struct work *w, const struct gather *g,
+                                                 int64_t h0) {
     const uint32_t base = shared_base();
     uint32_t rQ[M_TILES][HELD][4];
     int found[GATHERED];
@@ -160,18 +160,18 @@ static __device__ __forceinline__ void walk_slots(const struct kp_dist *p, const
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_dist p) {
-    for (int64_t item = blockIdx.x; item < p.items; item += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < p.items; index += gridDim.x) {
         struct work w;
-        const int64_t query = item / p.splits;
+        const int64_t query = index / p.splits;
         w.i = query % p.in.seq_q;
         w.b = query / p.in.seq_q;
         struct gather g = gather_of(&p.in, w.b, w.i);
         const int tiles = (p.in.topk + KEYS - 1) / KEYS, share = (tiles + p.splits - 1) / p.splits;
-        w.first = (int)(item % p.splits) * share * KEYS;
+        w.first = (int)(index % p.splits) * share * KEYS;
         w.n_slots = min(p.in.topk - w.first, share * KEYS); /* may be negative */
         w.n_tiles = (max(min(g.slots.n - w.first, w.n_slots), 0) + KEYS - 1) / KEYS;
         if (w.n_tiles > 0)
-            for (int block = 0; block < p.blocks; block++) walk_slots(&p, &w, &g, (int64_t)block * HEADS);
+            for (int block = 0; block < p.blocks; block++) sum_slots(&p, &w, &g, (int64_t)block * HEADS);
         float *to = (float *)p.dist.data + w.b * p.dist.batch + w.i * p.dist.row + w.first;
         for (int t = w.n_tiles * KEYS + (int)threadIdx.x; t < w.n_slots; t += THREADS) to[t] = 0;
     }

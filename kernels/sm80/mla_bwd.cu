@@ -59,8 +59,7 @@ static __device__ __forceinline__ void multiply(float x[M_H][N_S][4], uint32_t a
         for (int k = part; k < part + PART; k++) {
             uint32_t a[M_H][4];
 #pragma unroll
-            for (int m = 0; m < M_H; m++)
-                load_matrix4(a[m], tile_step(a_lane, Q_PITCH, 2 * k) + m * 16 * a_pitch);
+            for (int m = 0; m < M_H; m++) load_matrix4(a[m], tile_step(a_lane, Q_PITCH, 2 * k) + m * 16 * a_pitch);
 #pragma unroll
             for (int n = 0; n < N_S; n += 2) {
                 uint32_t b[4];
@@ -209,11 +208,11 @@ static __device__ __forceinline__ void leave_largest(uint32_t base, float larges
 }
 /* How far dS goes up, once all of dP's warps have left theirs. */
 static __device__ __forceinline__ float agreed(uint32_t base, int tile) {
-    const uint32_t at = base + AT_LARGEST;
-    float largest = tile > 0 ? __uint_as_float(shared_load32(at + 16 + 4 * (tile & 1 ^ 1))) : 0;
+    const uint32_t sizes = base + AT_LARGEST;
+    float largest = tile > 0 ? __uint_as_float(shared_load32(sizes + 16 + 4 * (tile & 1 ^ 1))) : 0;
 #pragma unroll
-    for (int w = 0; w < SQUARE; w++) largest = fmaxf(largest, __uint_as_float(shared_load32(at + 4 * w)));
-    if (thread_of() == 32 * SQUARE) shared_store32(at + 16 + 4 * (tile & 1), __float_as_uint(largest));
+    for (int w = 0; w < SQUARE; w++) largest = fmaxf(largest, __uint_as_float(shared_load32(sizes + 4 * w)));
+    if (thread_of() == 32 * SQUARE) shared_store32(sizes + 16 + 4 * (tile & 1), __float_as_uint(largest));
     return power_of_two(exponent_for(largest));
 }
 
@@ -267,13 +266,13 @@ static __device__ __forceinline__ void store_scaled(uint32_t base, int tile, con
 static __device__ __forceinline__ void follow(float rQ[M_H][2 * DQ_GROUPS][4], uint32_t base, int tile) {
     const int change = tile > 0 ? exponent_at(base, tile) - exponent_at(base, tile - 1) : 0;
     if (change == 0) return;
-    const float by = power_of_two(max(-126, min(change, 126)));
+    const float factor = power_of_two(max(-126, min(change, 126)));
 #pragma unroll
     for (int m = 0; m < M_H; m++)
 #pragma unroll
         for (int n = 0; n < 2 * DQ_GROUPS; n++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) rQ[m][n][c] *= by;
+            for (int c = 0; c < 4; c++) rQ[m][n][c] *= factor;
 }
 
 /* ------------------------------------------------------------------ dkv of a tile ------------------ */
@@ -288,7 +287,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
                                                uint32_t note, int tile) {
     const int lane = lane_of(), slot0 = warp_of() % SLOT_WARPS * WARP_SLOTS, group = warp_of() / SLOT_WARPS;
     const uint32_t a_lane = tile_at(P_PITCH, lane % 8 + lane / 16 * 8, slot0 / 8 + lane / 8 % 2);
-    float *to = PAIRS ? (float *)p->pairs + w->item * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    float *to = PAIRS ? (float *)p->pairs + w->index * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
     const float undo = SCALED ? power_of_two(-exponent_at(base, tile)) : 1;
     note += 8 * slot0;
 #pragma unroll 1
@@ -332,7 +331,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
             emit_rows(x + m * (LEFT / 8) * 4, LEFT / 8, half, to, note + 8 * 16 * m, column0);
 }
 
-/* ------------------------------------------------------------------ one work item ------------------ */
+/* ------------------------------------------------------------------ one work tile ------------------ */
 
 /* Round dQ, without its factor, into the place of Q, and copy it out. */
 static __device__ __forceinline__ void store_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
@@ -355,18 +354,18 @@ static __device__ __forceinline__ void store_dq(const struct kp_mla_bwd *p, cons
     for (int x = thread_of(); x < w->heads * (DIM / 8); x += THREADS) {
         const int r = x / (DIM / 8), c = x % (DIM / 8);
         const uint4 a = shared_load128(base + AT_Q + tile_at(Q_PITCH, r, c));
-        uint16_t *at = to + r * p->dq.head + 8 * c;
+        uint16_t *column = to + r * p->dq.head + 8 * c;
         if (p->dq.chunk == 16) {
-            *(uint4 *)at = a;
+            *(uint4 *)column = a;
             continue;
         }
         const uint32_t word[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
-        for (int e = 0; e < 8; e++) at[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+        for (int e = 0; e < 8; e++) column[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
     }
 }
 
-static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, const struct work *w) {
+static __device__ __forceinline__ void run_tile(const struct kp_mla_bwd *p, const struct work *w) {
     constexpr int FOUND = SLOTS / (THREADS / 8);
     const uint32_t base = shared_base();
     const struct gather g = gather_of(&p->in, w->b, w->i);
@@ -413,7 +412,7 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, cons
             __syncthreads(); /* 2 */
             if (is_dp) form_ds(p, base, x);
             if constexpr (SCALED) {
-                __syncthreads(); /* 2, once more: dP's warps alone would do, but racecheck sees races behind that */
+                __syncthreads(); /* 2, once more: dP's warps alone would do, but racecheck sees races after that */
                 if (is_dp) store_scaled(base, tile, x);
             }
         }
@@ -438,10 +437,10 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    for (int64_t item = blockIdx.x; item < p.n * p.head_blocks; item += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < p.n * p.head_blocks; index += gridDim.x) {
         struct work w;
-        find_work(&p, item, &w);
-        run_item(&p, &w);
-        __syncthreads(); /* the next item's copies overwrite dQ and the rows' states */
+        find_work(&p, index, &w);
+        run_tile(&p, &w);
+        __syncthreads(); /* the next tile's copies overwrite dQ and the rows' states */
     }
 }

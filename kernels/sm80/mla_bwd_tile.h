@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: configuration of the variant, who does what, loads of a work item, and the way of dkv to memory.
+ * Part of mla_bwd.cu: configuration of the variant, who does what, loads of a work tile, and the way of dkv to memory.
  * Included once; the picture and the rules stand there. */
 #ifndef ATTN_SM80_MLA_BWD_TILE_H
 #define ATTN_SM80_MLA_BWD_TILE_H
@@ -45,13 +45,13 @@ struct work {
     int64_t flat, b, i; /* query: b * SQ + i */
     int block, head0;   /* of the heads */
     int heads;          /* that exist */
-    int64_t item;       /* block of query, counted from the launch's first query */
+    int64_t index;      /* block of query, counted from the launch's first query */
 };
 
-static __device__ __forceinline__ void find_work(const struct kp_mla_bwd *p, int64_t item, struct work *w) {
-    w->item = item;
-    w->flat = p->first + item / p->head_blocks;
-    w->block = (int)(item % p->head_blocks);
+static __device__ __forceinline__ void find_work(const struct kp_mla_bwd *p, int64_t index, struct work *w) {
+    w->index = index;
+    w->flat = p->first + index / p->head_blocks;
+    w->block = (int)(index % p->head_blocks);
     w->b = w->flat / p->in.seq_q;
     w->i = w->flat % p->in.seq_q;
     w->head0 = w->block * HEADS;
@@ -97,9 +97,9 @@ static __device__ __forceinline__ void gather_tile(const struct kp_mla_bwd *p, c
         const int exists = rows[x] >= 0, r = r0 + x * DOWN;
         const char *from = g->kv + 2 * (exists ? rows[x] * p->in.kv.row : 0) + 16 * c0;
         if (c0 == 0) {
-            const int64_t at = PAIRS ? ((int64_t)tile * SLOTS + r) * DIM : rows[x] * p->sum.row;
-            shared_store32(note + 8 * r, (uint32_t)at);
-            shared_store32(note + 8 * r + 4, exists ? (uint32_t)(at >> 32) : NOWHERE);
+            const int64_t element = PAIRS ? ((int64_t)tile * SLOTS + r) * DIM : rows[x] * p->sum.row;
+            shared_store32(note + 8 * r, (uint32_t)element);
+            shared_store32(note + 8 * r + 4, exists ? (uint32_t)(element >> 32) : NOWHERE);
         }
         if (p->in.kv.chunk == 16) {
 #pragma unroll
@@ -141,13 +141,13 @@ static __device__ __forceinline__ void emit_rows(const float *x0, int n, int hal
     const int stages = n >= 4 ? STAGES : STAGES < 2 ? STAGES : 2, per = 1 << stages; /* registers of a transposition */
     const int lane = lane_of(), g = lane >> 2, low = g & (per - 1);
     const int column = column0 + 2 * (lane & 3) + (low & 1) + 8 * (low >> 1);
-    float *at[8];
+    float *row[8];
     uint32_t valid = 0;
 #pragma unroll
     for (int a = 0; a < per; a += 2) {
         const uint4 offset = shared_load128(note + 8 * (8 * half + (g & ~(per - 1)) + a));
-        at[a] = to + (int64_t)((uint64_t)offset.y << 32 | offset.x) + column;
-        at[a + 1] = to + (int64_t)((uint64_t)offset.w << 32 | offset.z) + column;
+        row[a] = to + (int64_t)((uint64_t)offset.y << 32 | offset.x) + column;
+        row[a + 1] = to + (int64_t)((uint64_t)offset.w << 32 | offset.z) + column;
         valid |= ((uint32_t)(offset.y != NOWHERE) | (uint32_t)(offset.w != NOWHERE) << 1) << a;
     }
 #pragma unroll
@@ -160,9 +160,9 @@ static __device__ __forceinline__ void emit_rows(const float *x0, int n, int hal
         for (int a = 0; a < per; a++) {
             if (!(valid >> a & 1)) continue;
             if (PAIRS)
-                at[a][8 * c] = x[a];
+                row[a][8 * c] = x[a];
             else
-                reduce_add(at[a] + 8 * c, x[a]);
+                reduce_add(row[a] + 8 * c, x[a]);
         }
     }
 }

@@ -38,7 +38,7 @@
 constexpr int DIM_V = 512, COLS = DIM_V / WARPS, N_O = COLS / 8, M_ALL = HEADS / 16, P_PITCH = 2 * KEYS;
 constexpr int OWNERS = KEYS / (8 * OWN); /* warps that own a part of a row of scores */
 constexpr int STAGE = HEADS * KEPT_PITCH, EXCHANGE_AT = STAGE + 2 * TILE, P_AT = EXCHANGE_AT + EXCHANGE;
-constexpr int TOPS = P_AT + HEADS * P_PITCH, SUMS = TOPS + OWNERS * HEADS * 4, M_AT = SUMS + OWNERS * HEADS * 4,
+constexpr int LARGEST = P_AT + HEADS * P_PITCH, SUMS = LARGEST + OWNERS * HEADS * 4, M_AT = SUMS + OWNERS * HEADS * 4,
               FACTOR = M_AT + HEADS * 4, VALID = FACTOR + HEADS * 4;
 constexpr float SLACK = 8, LEAST = -126; /* log2 units: postponed growth of a maximum; smallest factor of a rescale */
 
@@ -53,9 +53,9 @@ struct work {
     int first, n_tiles; /* key tiles */
 };
 
-/* Per row g, g + 8 of the warp's own 16 heads; l and top cover the lane's own keys until the end. Units of log2. */
+/* Per row g, g + 8 of the warp's own 16 heads; l and largest cover the lane's own keys until the end. Units of log2. */
 struct statistics {
-    float m[2], l[2], top[2];
+    float m[2], l[2], largest[2];
 };
 
 /* ------------------------------------------------------------------ softmax ------------------------ */
@@ -88,19 +88,20 @@ static __device__ __forceinline__ void write_p(uint32_t base, const float rT[OWN
 }
 
 /* Largest score of row `row` so far, from the owners' notes. */
-static __device__ __forceinline__ float top_of(uint32_t base, int row) {
-    float top = __uint_as_float(shared_load32(base + TOPS + row * 4));
+static __device__ __forceinline__ float largest_of(uint32_t base, int row) {
+    float largest = __uint_as_float(shared_load32(base + LARGEST + row * 4));
 #pragma unroll
     for (int x = 1; x < OWNERS; x++)
-        top = max_nan(top, __uint_as_float(shared_load32(base + TOPS + (x * HEADS + row) * 4)));
-    return top;
+        largest = max_nan(largest, __uint_as_float(shared_load32(base + LARGEST + (x * HEADS + row) * 4)));
+    return largest;
 }
-static __device__ __forceinline__ void note_tops(uint32_t base, const struct statistics *st) {
+static __device__ __forceinline__ void store_largest(uint32_t base, const struct statistics *st) {
     const int lane = lane_of(), row = own_head_of() + (lane >> 2), owner = own_key_of() / (8 * OWN);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float top = quad_max_nan(st->top[r]);
-        if ((lane & 3) == 0) shared_store32(base + TOPS + (owner * HEADS + row + 8 * r) * 4, __float_as_uint(top));
+        const float largest = quad_max_nan(st->largest[r]);
+        if ((lane & 3) == 0)
+            shared_store32(base + LARGEST + (owner * HEADS + row + 8 * r) * 4, __float_as_uint(largest));
     }
 }
 
@@ -108,14 +109,14 @@ static __device__ __forceinline__ void note_tops(uint32_t base, const struct sta
 static __device__ __forceinline__ void rescale(uint32_t base, const float rT[OWN][4], struct statistics *st,
                                                float sum[2], float rO[M_ALL][N_O][4]) {
     const int lane = lane_of(), row = own_head_of() + (lane >> 2);
-    note_tops(base, st);
+    store_largest(base, st);
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float top = top_of(base, row + 8 * r);
-        /* at least 2^LEAST: the product is nothing beside l >= 1, but an infinity stays one */
-        const float factor = exp2_fast(fmaxf(st->m[r] - top, LEAST));
-        st->m[r] = top;
+        const float largest = largest_of(base, row + 8 * r);
+        /* at least 2^LEAST: the product adds nothing to l >= 1, but an infinity stays one */
+        const float factor = exp2_fast(fmaxf(st->m[r] - largest, LEAST));
+        st->m[r] = largest;
         st->l[r] *= factor;
         if ((lane & 3) == 0 && own_key_of() == 0)
             shared_store32(base + FACTOR + (row + 8 * r) * 4, __float_as_uint(factor));
@@ -144,9 +145,9 @@ static __device__ __forceinline__ void softmax_tile(const struct kp_mla_fwd *p, 
 #pragma unroll
     for (int f = 0; f < OWN; f++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) st->top[e >> 1] = max_nan(st->top[e >> 1], rT[f][e]);
+        for (int e = 0; e < 4; e++) st->largest[e >> 1] = max_nan(st->largest[e >> 1], rT[f][e]);
     /* NaN votes, too; so do rows whose slots were all invalid so far */
-    const int grown = !(st->top[0] - st->m[0] <= SLACK) || !(st->top[1] - st->m[1] <= SLACK);
+    const int grown = !(st->largest[0] - st->m[0] <= SLACK) || !(st->largest[1] - st->m[1] <= SLACK);
     write_p(base, rT, st->m, sum);
     if (__syncthreads_or(grown)) rescale(base, rT, st, sum, rO);
     st->l[0] += sum[0];
@@ -190,17 +191,17 @@ static __device__ __forceinline__ void finish_statistics(const struct kp_mla_fwd
     const int row = (int)threadIdx.x;
     if (row >= HEADS) return;
     const int64_t h = w->h0 + row;
-    const float m = __uint_as_float(shared_load32(base + M_AT + row * 4)), top = top_of(base, row);
+    const float m = __uint_as_float(shared_load32(base + M_AT + row * 4)), largest = largest_of(base, row);
     float l = 0;
 #pragma unroll
     for (int x = 0; x < OWNERS; x++) l += __uint_as_float(shared_load32(base + SUMS + (x * HEADS + row) * 4));
     if (p->splits > 1) {
         if (h >= p->in.heads_q) return;
         const int64_t rows = p->in.batch * p->in.seq_q * p->in.heads_q,
-                      at = w->split * rows + (w->b * p->in.seq_q + w->i) * p->in.heads_q + h;
-        ((float *)p->part_m)[at] = m;
-        ((float *)p->part_l)[at] = l;
-        ((float *)p->part_top)[at] = top;
+                      share = w->split * rows + (w->b * p->in.seq_q + w->i) * p->in.heads_q + h;
+        ((float *)p->part_m)[share] = m;
+        ((float *)p->part_l)[share] = l;
+        ((float *)p->part_top)[share] = largest;
         return;
     }
     const int empty = l == 0;
@@ -209,7 +210,7 @@ static __device__ __forceinline__ void finish_statistics(const struct kp_mla_fwd
     shared_store32(base + FACTOR + row * 4, __float_as_uint(empty ? 0 : inverse));
     if (h >= p->in.heads_q) return;
     store_lse(&p->lse, head_at(&p->lse, w, h), outer_lse(p->in.flags, empty ? -INF : (m + log2f(l)) * LN2, sink));
-    store_lse(&p->max_logits, head_at(&p->max_logits, w, h), top * LN2);
+    store_lse(&p->max_logits, head_at(&p->max_logits, w, h), largest * LN2);
 }
 
 /* Unnormalised O of a split. */
@@ -265,17 +266,17 @@ static __device__ __forceinline__ void store_out(const struct kp_mla_fwd *p, con
     }
 }
 
-/* ------------------------------------------------------------------ one work item ------------------ */
+/* ------------------------------------------------------------------ one work tile ------------------ */
 
-static __device__ __forceinline__ void find_work(const struct kp_mla_fwd *p, int64_t item, struct work *w) {
-    const int64_t row = item / p->blocks, query = row / p->splits;
-    w->h0 = item % p->blocks * HEADS;
+static __device__ __forceinline__ void find_work(const struct kp_mla_fwd *p, int64_t index, struct work *w) {
+    const int64_t row = index / p->blocks, query = row / p->splits;
+    w->h0 = index % p->blocks * HEADS;
     w->split = (int)(row % p->splits);
     w->i = query % p->in.seq_q;
     w->b = query / p->in.seq_q;
 }
 
-static __device__ __forceinline__ void run_item(const struct kp_mla_fwd *p, struct work *w) {
+static __device__ __forceinline__ void run_tile(const struct kp_mla_fwd *p, struct work *w) {
     const uint32_t base = shared_base();
     const struct gather g = gather_of(&p->in, w->b, w->i);
     const int tiles = (g.slots.n + KEYS - 1) / KEYS, share = (tiles + p->splits - 1) / p->splits;
@@ -322,7 +323,7 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_fwd *p, stru
     }
     {
         const int lane = lane_of(), row = own_head_of() + (lane >> 2), owner = own_key_of() / (8 * OWN);
-        note_tops(base, &st);
+        store_largest(base, &st);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float l = quad_sum(st.l[r]);
@@ -342,10 +343,10 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_fwd *p, stru
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_mla_fwd p) {
-    for (int64_t item = blockIdx.x; item < p.items; item += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < p.items; index += gridDim.x) {
         struct work w;
-        find_work(&p, item, &w);
-        run_item(&p, &w);
-        __syncthreads(); /* the next item's copies overwrite the output tile and the statistics */
+        find_work(&p, index, &w);
+        run_tile(&p, &w);
+        __syncthreads(); /* the next tile's copies overwrite the output tile and the statistics */
     }
 }

@@ -20,11 +20,11 @@ static __device__ __forceinline__ void copy_chunk(uint32_t to, const char *from,
 #pragma unroll
         for (int x = 0; x < 16; x += 4) copy_async4(to + x, from + x, exists ? 4 : 0);
     } else {
-        const uint16_t *at = (const uint16_t *)from;
+        const uint16_t *element = (const uint16_t *)from;
         uint32_t word[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int x = 0; x < 4; x++)
-            if (exists) word[x] = at[2 * x] | (uint32_t)at[2 * x + 1] << 16;
+            if (exists) word[x] = element[2 * x] | (uint32_t)element[2 * x + 1] << 16;
         shared_store128(to, make_uint4(word[0], word[1], word[2], word[3]));
     }
 }

@@ -88,23 +88,23 @@ static __device__ __forceinline__ uint32_t share_at(uint32_t tile, int pitch, in
     return tile + tile_at(pitch, row, chunk) + dim_warp_of() * blocks * 128;
 }
 /* The same in the block that all share, from share_at's. */
-static __device__ __forceinline__ uint32_t odd_at(uint32_t at, int blocks) {
+static __device__ __forceinline__ uint32_t odd_at(uint32_t share, int blocks) {
     const int z = dim_warp_of();
-    return (at + (DIM_WARPS - z) * blocks * 128) ^ (z * (128 / DIM_WARPS));
+    return (share + (DIM_WARPS - z) * blocks * 128) ^ (z * (128 / DIM_WARPS));
 }
 /* Step k of the warp's share, which starts with step `first`. */
-static __device__ __forceinline__ uint32_t step_at(uint32_t at, uint32_t odd, int pitch, int first, int k) {
-    return k < 4 * FULL ? tile_step(at, pitch, 2 * (k - first)) : tile_step(odd, pitch, 2 * (k - 4 * FULL));
+static __device__ __forceinline__ uint32_t step_at(uint32_t share, uint32_t odd, int pitch, int first, int k) {
+    return k < 4 * FULL ? tile_step(share, pitch, 2 * (k - first)) : tile_step(odd, pitch, 2 * (k - 4 * FULL));
 }
 
 static __device__ __forceinline__ void hold_queries(uint32_t rQ[M_TILES][HELD > 0 ? HELD : 1][4], uint32_t staged) {
     const int lane = lane_of();
-    const uint32_t at = share_at(staged, PITCH, FULL, head_warp_of() * 16 * M_TILES + lane % 16, lane / 16),
-                   odd = odd_at(at, FULL);
+    const uint32_t share = share_at(staged, PITCH, FULL, head_warp_of() * 16 * M_TILES + lane % 16, lane / 16),
+                   odd = odd_at(share, FULL);
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
-        for (int k = 0; k < HELD; k++) load_matrix4(rQ[x][k], step_at(at, odd, PITCH, 0, k) + x * 16 * PITCH);
+        for (int k = 0; k < HELD; k++) load_matrix4(rQ[x][k], step_at(share, odd, PITCH, 0, k) + x * 16 * PITCH);
 }
 
 /* ------------------------------------------------------------------ product ------------------------ */
@@ -156,8 +156,8 @@ static __device__ __forceinline__ void fragment_of(float out[4], const float rS[
         float y = rS[f / N_S][f % N_S][e];
 #pragma unroll
         for (int other = 1; other < DIM_WARPS; other++) {
-            const int at = other * OWN + f;
-            y = z == other ? rS[at / N_S][at % N_S][e] : y;
+            const int tile = other * OWN + f;
+            y = z == other ? rS[tile / N_S][tile % N_S][e] : y;
         }
         out[e] = y;
     }
@@ -171,13 +171,14 @@ static __device__ __forceinline__ void exchange_sums(float rT[OWN][4], const flo
 #pragma unroll
     for (int d = 1; d < DIM_WARPS; d++) {
         const int to = (z + d) % DIM_WARPS; /* its (DIM_WARPS - d)th follower is this warp */
-        const uint32_t at = exchange + (((warp - z + to) * (DIM_WARPS - 1) + DIM_WARPS - d - 1) * OWN * 32 + lane) * 16;
+        const uint32_t slot =
+            exchange + (((warp - z + to) * (DIM_WARPS - 1) + DIM_WARPS - d - 1) * OWN * 32 + lane) * 16;
 #pragma unroll
         for (int f = 0; f < OWN; f++) {
             float y[4];
             fragment_of(y, rS, to, f);
-            shared_store128(at + f * 512, make_uint4(__float_as_uint(y[0]), __float_as_uint(y[1]),
-                                                     __float_as_uint(y[2]), __float_as_uint(y[3])));
+            shared_store128(slot + f * 512, make_uint4(__float_as_uint(y[0]), __float_as_uint(y[1]),
+                                                       __float_as_uint(y[2]), __float_as_uint(y[3])));
         }
     }
 #pragma unroll
@@ -197,10 +198,10 @@ static __device__ __forceinline__ void exchange_sums(float rT[OWN][4], const flo
 /* Hide invalid slots of the tile: `flags` as gather_rows wrote them. Keys of a lane in fragment f: own_key + 8 f + 2 t,
  * + 1. */
 static __device__ __forceinline__ void hide_slots(float rT[OWN][4], uint32_t flags) {
-    const uint32_t at = flags + own_key_of() + 2 * (lane_of() & 3);
+    const uint32_t flag = flags + own_key_of() + 2 * (lane_of() & 3);
 #pragma unroll
     for (int f = 0; f < OWN; f++) {
-        const uint32_t two = shared_load16(at + 8 * f);
+        const uint32_t two = shared_load16(flag + 8 * f);
         if (!(two & 0xff)) rT[f][0] = rT[f][2] = -INF;
         if (!(two >> 8)) rT[f][1] = rT[f][3] = -INF;
     }

@@ -8,10 +8,10 @@
  * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
  * shared memory. Nothing of out, dout and dlse comes into the state of an empty row (lse +-inf). All loads of a row are
  * under way at once. The rows are those of p.cycles, main kernels forming other states themselves; of these and the
- * zeroes behind them a launch takes p.first .. p.first + p.n - 1.
+ * zeroes after them a launch takes p.first .. p.first + p.n - 1.
  *
- * A variant with .early needs nothing of the kernel before and runs beside it; it ends after it, so that who waits for
- * its end has waited for both. */
+ * A variant with .early needs nothing of the kernel before and runs at the same time; it ends after it, so that a wait
+ * for its end is one for both. */
 #include "kernels/device/grid.h"
 #include "kernels/device/mla_row.h"
 
@@ -74,8 +74,8 @@ static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, i
 
 #ifdef CFG_EARLY
 /* Rows row .. row + 3, of one query, of a type of 16 bits whose rows are whole vectors, by a warp: what they have in
- * common is found once, and the states are formed together, of row r by lanes 8 r .. 8 r + 7. Beside a sort that is
- * bound by the instructions it issues they count. */
+ * common is found once, and the states are formed together, of row r by lanes 8 r .. 8 r + 7. Instructions count, as
+ * a sort runs at the same time and is bound by those it issues. */
 constexpr uint32_t TOGETHER = KP_MLA_BWD_PREPARED;
 static_assert(TOGETHER == 4, "eight lanes of a row");
 template <int TYPE> static __device__ __forceinline__ void prepare_rows(const struct kp_mla_bwd *p, uint32_t row) {

@@ -108,7 +108,7 @@ static __device__ __forceinline__ void add_half(const struct kp_sdpa_bwd *p, uin
 }
 
 /* One thread: its half of dQ of every step to the sums in memory. */
-static __device__ __forceinline__ void add_halves(const struct kp_sdpa_bwd *p, uint32_t shared, int half) {
+static __device__ __forceinline__ void add_unordered(const struct kp_sdpa_bwd *p, uint32_t shared, int half) {
     struct step s = first_step_of(p, shared);
 #pragma unroll 1
     for (int t = 0; t < steps_of(shared); t++) {

@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
             if (p->turns)
                 add_ordered(p, shared, number);
             else
-                add_halves(p, shared, number);
+                add_unordered(p, shared, number);
         }
     } else {
         registers_more<MAIN_REGISTERS>();
