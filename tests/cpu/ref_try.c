@@ -217,6 +217,15 @@ void ref_broadcast(struct ref_try *t, int32_t role, int32_t axis) { t->t[role].s
 
 void ref_drop(struct ref_try *t, int32_t role) { assert_int_equal(attn_args_set(&t->args, role, NULL), ATTN_OK); }
 
+void ref_expect_refused(const struct ref_refused *rows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        attn_problem p;
+        assert_int_equal(attn_problem_parse(rows[i].text, &p), ATTN_OK);
+        assert_int_equal(attn_problem_check(&p), rows[i].status);
+        if (!strstr(attn_last_error(), rows[i].word)) fail_msg("%s: %s", rows[i].text, attn_last_error());
+    }
+}
+
 void ref_near(double a, double b, double bound, const char *what, int64_t i) {
     if ((isnan(a) && isnan(b)) || a == b) return;
     if (!(fabs(a - b) <= bound)) fail_msg("%s[%lld]: %.17g, expected %.17g within %g", what, (long long)i, a, b, bound);

@@ -47,6 +47,14 @@ void ref_permute(struct ref_try *t, int32_t role);
 void ref_broadcast(struct ref_try *t, int32_t role, int32_t axis);
 void ref_drop(struct ref_try *t, int32_t role); /* optional output not wanted */
 
+/* Problems whose check fails with this status, and a word of the message. */
+struct ref_refused {
+    const char *text;
+    attn_status status;
+    const char *word;
+};
+void ref_expect_refused(const struct ref_refused *rows, size_t n);
+
 /* |a - b| <= bound * scale, NaN and infinities must be equal. */
 void ref_near(double a, double b, double bound, const char *what, int64_t i);
 #endif

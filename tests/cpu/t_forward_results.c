@@ -135,11 +135,7 @@ static void maxima_agree(void **state) {
 
 static void refused_in_words(void **state) {
     (void)state;
-    static const struct {
-        const char *text;
-        attn_status status;
-        const char *word;
-    } rows[] = {
+    static const struct ref_refused rows[] = {
         {"sdpa_bwd hq=2 sq=7 sk=5 d=8 bf16 out=f32", ATTN_E_FEATURE, "sdpa_bwd has no such feature"},
         {"mla_bwd hq=2 sq=7 sk=5 topk=8 bf16 out=f32", ATTN_E_FEATURE, "mla_bwd has no such feature"},
         {"sdpa_fwd hq=2 sq=7 sk=5 d=8 f64 out=f32", ATTN_E_ENUM, "or the problem's dtype"},
@@ -147,12 +143,7 @@ static void refused_in_words(void **state) {
         {"sdpa_bwd hq=2 sq=7 sk=5 d=8 bf16 max_logits", ATTN_E_FEATURE, "ATTN_MAX_LOGITS"},
         {"mla_fwd hq=2 sq=7 sk=5 topk=8 bf16 max_logits", ATTN_E_FEATURE, "ATTN_MAX_LOGITS"},
     };
-    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
-        attn_problem p;
-        assert_int_equal(attn_problem_parse(rows[n].text, &p), ATTN_OK);
-        assert_int_equal(attn_problem_check(&p), rows[n].status);
-        if (!strstr(attn_last_error(), rows[n].word)) fail_msg("%s: %s", rows[n].text, attn_last_error());
-    }
+    ref_expect_refused(rows, sizeof rows / sizeof *rows);
     attn_problem a, b; /* the dtype by name is the default */
     assert_int_equal(attn_problem_parse("sdpa_fwd hq=2 sq=7 sk=5 d=8 bf16 out=bf16", &a), ATTN_OK);
     assert_int_equal(attn_problem_parse("sdpa_fwd hq=2 sq=7 sk=5 d=8 bf16", &b), ATTN_OK);

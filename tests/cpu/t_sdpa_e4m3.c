@@ -245,11 +245,7 @@ static void not_numbers(void **state) {
 
 static void refused_in_words(void **state) {
     (void)state;
-    static const struct {
-        const char *text;
-        attn_status status;
-        const char *word;
-    } rows[] = {
+    static const struct ref_refused rows[] = {
         {"sdpa_bwd hq=2 sq=7 sk=5 d=8 e4m3", ATTN_E_FEATURE, "dtype is e4m3, but sdpa_bwd works on"},
         {"mla_fwd hq=2 sq=7 sk=5 topk=8 e4m3", ATTN_E_FEATURE, "dtype is e4m3, but mla_fwd works on"},
         {"mla_bwd hq=2 sq=7 sk=5 topk=8 e4m3", ATTN_E_FEATURE, "dtype is e4m3, but mla_bwd works on"},
@@ -257,12 +253,7 @@ static void refused_in_words(void **state) {
         {"sdpa_fwd hq=2 sq=7 sk=5 d=8 e4m3 out=f16", ATTN_E_ENUM, "bf16 (3) or f32 (1) from e4m3"},
         {"sdpa_fwd hq=2 sq=7 sk=5 d=8 e4m3 out=f64", ATTN_E_ENUM, "bf16 (3) or f32 (1) from e4m3"},
     };
-    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
-        attn_problem p;
-        assert_int_equal(attn_problem_parse(rows[n].text, &p), ATTN_OK);
-        assert_int_equal(attn_problem_check(&p), rows[n].status);
-        if (!strstr(attn_last_error(), rows[n].word)) fail_msg("%s: %s", rows[n].text, attn_last_error());
-    }
+    ref_expect_refused(rows, sizeof rows / sizeof *rows);
     attn_problem p = ATTN_PROBLEM_INIT, named;
     assert_int_equal(attn_problem_parse("sdpa_fwd hq=2 sq=7 sk=5 d=8 bf16", &p), ATTN_OK);
     p.out_dtype = ATTN_E4M3;
