@@ -52,7 +52,7 @@ static __device__ __forceinline__ void mend_rows(const struct kp_sdpa_fwd *p, ui
 #pragma unroll 1
     for (int r = 0; r < 32; r++) {
         const float m_row = __shfl_sync(~0u, m, r), f = __shfl_sync(~0u, factor, r);
-        if (nonfinite >> r & 1) mend_if_hidden(p, &w, i0 + r, m_row, f, unit);
+        if (nonfinite >> r & 1) recompute_if_hidden<numbers16<TYPE>>(p, &w, i0 + r, m_row, f, unit);
     }
 }
 

@@ -30,16 +30,18 @@
  *
  * Hidden keys have P = 0, but 0 * NaN is NaN. Rows of V past the sequence's keys are cleared in shared memory
  * (has_tail) or lie outside of the tensor and arrive as zeros. Where keys are hidden from some rows only and a sum
- * is not finite, hidden_values.h looks whether a hidden value is to blame, and computes such rows again.
+ * is not finite, sdpa_hidden_values.h looks whether a hidden value is to blame, and computes such rows again.
  *
  * Figures: docs/kernels/sdpa_fwd_sm90.md. */
 #include "kernels/device/mma.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
-#include "kernels/sm90/sdpa_fwd/hidden_values.h"
 #include "kernels/sm90/sdpa_fwd/loads.h"
+#include "kernels/sm90/sdpa_fwd/score_mod.h"
 #include "kernels/sm90/sdpa_fwd/softmax.h"
 #include "kernels/sm90/sdpa_fwd/wgmma_n192.h"
+/* It reads what stands in work.h and score_mod.h. */
+#include "kernels/device/sdpa_hidden_values.h"
 
 /* ------------------------------------------------------------------ products ----------------------- */
 
@@ -481,7 +483,8 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
         store_rows(p, w, i, c->o, factor, zero, 0);
     const uint32_t low = __ballot_sync(~0u, zero[0] != 0), high = __ballot_sync(~0u, zero[1] != 0);
     if (rare((int)(low | high)))
-        mend_rows(p, w, w->row0 + 64 * c->wg + 16 * warp_of(), low, high, c->rows.m, factor, c->unit);
+        recompute_rows<numbers16<TYPE>>(p, w, w->row0 + 64 * c->wg + 16 * warp_of(), low, high, c->rows.m, factor,
+                                        c->unit);
 }
 
 /* V of the last key tile that the warpgroup's rows see has been read. */

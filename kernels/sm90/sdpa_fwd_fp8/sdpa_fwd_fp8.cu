@@ -228,7 +228,8 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
         }
     }
     const uint32_t low = __ballot_sync(~0u, zero[0] != 0), high = __ballot_sync(~0u, zero[1] != 0);
-    if (__builtin_expect((low | high) != 0, 0)) mend_rows(p, w, i0, low, high, c->rows.m, factor, c->unit);
+    if (__builtin_expect((low | high) != 0, 0))
+        recompute_rows<numbers_e4m3>(p, w, i0, low, high, c->rows.m, factor, c->unit);
 }
 
 static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint32_t shared) {
