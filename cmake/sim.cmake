@@ -109,6 +109,15 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     endforeach()
     # No sequence: nothing is split, nothing is launched.
     attn_sim_check(check_fwd_no_sequence sdpa_fwd_sm80_bf16_d64_full 1 "sdpa_fwd b=0 hq=4 hk=2 sq=9 sk=21 d=64 bf16")
+    # Every kernel on problems with an empty extent, on its own generation's profile, where all that accept must have an estimate.
+    foreach(kernels a100=sm80 h100=sm90 b200=sm100)
+      string(REPLACE "=" ";" words ${kernels})
+      list(GET words 0 gpu)
+      list(GET words 1 arch)
+      attn_test(sim.empty_extents_${gpu} sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --properties=*empty* --kernel *_${arch}_* --repeat 2)
+      set_tests_properties(sim.empty_extents_${gpu} PROPERTIES ENVIRONMENT
+                           "ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_GPU=${gpu}")
+    endforeach()
     # A NaN in V of a row whose sink, +inf, takes all: 0 times it is NaN.
     foreach(row f32_d128 f32_d128_halves)
       attn_sim_check(check_nan_behind_sink_${row} sdpa_fwd_sm80_${row} 50746099350515

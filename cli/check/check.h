@@ -249,7 +249,7 @@ struct check_session {
 };
 /* Which kernels are tested; 0 or NULL: all. */
 struct check_filter {
-    const char *pattern;
+    const char *pattern, *property;
     int32_t backend, op, dtype;
 };
 enum { CHECK_PASS = 0, CHECK_FAIL = 1, CHECK_SKIP = 2, CHECK_CRASH = 3 };

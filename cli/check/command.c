@@ -27,7 +27,7 @@ static const char help[] =
     "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
     "      --overlap J       lists of sparse queries share J of their keys with the query before:\n"
     "                        0 to 1, random, or prefix\n"
-    "      --properties      properties that need no reference\n"
+    "      --properties[=P]  properties that need no reference; P: of this name, * and ? allowed\n"
     "      --threads N       threads of the second and third run of a case (default 3)\n"
     "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"
     "      --coverage        print which listed values the problems have hit\n"
@@ -334,7 +334,7 @@ static int parse(struct command *m, int argc, char **argv) {
         {"trace-barriers", required_argument, NULL, TRACE},
         {"problem", required_argument, NULL, PROBLEM},
         {"overlap", required_argument, NULL, OVERLAP},
-        {"properties", no_argument, NULL, PROPERTIES},
+        {"properties", optional_argument, NULL, PROPERTIES},
         {"threads", required_argument, NULL, THREADS},
         {"cpu-isa", required_argument, NULL, ISA},
         {"coverage", no_argument, NULL, COVERAGE},
@@ -376,7 +376,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
         case OVERLAP: bad = attn_cli_overlap_parse(optarg, &m->session.overlap); break;
-        case PROPERTIES: m->properties = true; break;
+        case PROPERTIES: m->properties = true, m->filter.property = optarg; break;
         case THREADS: bad = attn_cli_int(optarg, 1, INT32_MAX, &m->threads); break;
         case ISA: m->session.isa = optarg; break;
         case COVERAGE: m->coverage = true; break;

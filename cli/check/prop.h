@@ -10,6 +10,7 @@ enum { PROP_PASS = 0, PROP_FAIL = 1, PROP_SKIP = 2 };
 struct prop_run {
     struct check_session *session;
     const attn_kernel_info *kernel;
+    int32_t index; /* its number in the context */
     uint64_t seed;
     struct attn_cli_rng rng;
     char problem[400]; /* text of the problem at hand */
@@ -22,7 +23,7 @@ struct prop {
     int32_t dtype; /* 0 = any */
 };
 extern const struct prop attn_cli_props_dense[], attn_cli_props_sparse[], attn_cli_props_grad[], attn_cli_props_join[],
-    attn_cli_props_out[], attn_cli_props_sums[]; /* end with name NULL */
+    attn_cli_props_out[], attn_cli_props_sums[], attn_cli_props_empty[]; /* end with name NULL */
 
 /* A small problem of the kernel's operator and dtype, without features. */
 attn_problem attn_cli_prop_problem(struct prop_run *r);

@@ -179,10 +179,10 @@ static void report(const struct prop_run *r, const struct prop *p, const struct 
     if (!o->passed && !o->failed) printf("      the last: %s\n", r->text);
 }
 
-static void run_property(struct check_session *s, const attn_kernel_info *k, const struct prop *p, uint64_t seed,
-                         int repeat, struct outcome *sum) {
+static void run_property(struct check_session *s, const attn_kernel_info *k, int32_t index, const struct prop *p,
+                         uint64_t seed, int repeat, struct outcome *sum) {
     struct outcome o = {0};
-    struct prop_run r = {.session = s, .kernel = k};
+    struct prop_run r = {.session = s, .kernel = k, .index = index};
     char device[32];
     attn_cli_device_text(s->device, device, sizeof device);
     /* Most random problems are not for a row that serves one head dim: more are drawn until enough of them are. */
@@ -205,7 +205,8 @@ static void run_property(struct check_session *s, const attn_kernel_info *k, con
 int attn_cli_check_properties(struct check_session *s, const struct check_filter *f, uint64_t seed, int repeat,
                               int *passed) {
     const struct prop *tables[] = {attn_cli_props_dense, attn_cli_props_sparse, attn_cli_props_grad,
-                                   attn_cli_props_join,  attn_cli_props_out,    attn_cli_props_sums};
+                                   attn_cli_props_join,  attn_cli_props_out,    attn_cli_props_sums,
+                                   attn_cli_props_empty};
     struct outcome sum = {0};
     for (int32_t i = 0; i < attn_kernel_count(s->one); i++) {
         attn_kernel_info k = {.size = sizeof k};
@@ -217,7 +218,9 @@ int attn_cli_check_properties(struct check_session *s, const struct check_filter
         int before = sum.failed;
         for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
             for (const struct prop *p = tables[t]; p->name; p++)
-                if (p->op == k.op && (!p->dtype || p->dtype == k.dtype)) run_property(s, &k, p, seed, repeat, &sum);
+                if (p->op == k.op && (!p->dtype || p->dtype == k.dtype) &&
+                    (!f->property || attn_cli_match(f->property, p->name)))
+                    run_property(s, &k, i, p, seed, repeat, &sum);
         if (!s->json) printf("%-4s  %s\n", sum.failed > before ? "FAIL" : "ok", k.name);
     }
     *passed += sum.passed;

@@ -55,6 +55,8 @@ static int make_plans(struct job *j) {
             attn_cli_check_report_fault(&j->report, "asked for this kernel, the plan has %s", f->kernel);
         if (f->workspace_bytes && (align == 0 || (align & (align - 1))))
             attn_cli_check_report_fault(&j->report, "workspace alignment is %llu", (unsigned long long)align);
+        if (j->k->backend != ATTN_BACKEND_REF && !(f->estimate_seconds >= 0 && f->estimate_seconds < (double)INFINITY))
+            attn_cli_check_report_fault(&j->report, "the estimate is %g seconds", f->estimate_seconds);
         if (check_has(j->c, ATTN_DETERMINISTIC) && !f->deterministic)
             attn_cli_check_report_fault(&j->report, "the problem asks for a deterministic kernel, this one is not");
     }

@@ -58,6 +58,10 @@ expect 2 'exclude each other' list --ops --devices
 expect 2 '--markdown and --json' list --markdown --json
 expect 2 '--save-tuning needs --measure' plan --save-tuning x 'sdpa_fwd hq=1 sq=1 d=8 f32'
 
+# --properties=PATTERN: those of the name, and nothing to run where there is none.
+"$attn" check --backend cpu --properties='no such property' >"$dir/out" 2>&1
+[ $? = 77 ] || fail "check --properties='no such property': expected 77, nothing to run"
+
 # What the environment says: bad values are refused, unknown names and what cannot be met are warned of.
 problem='sdpa_fwd hq=1 sq=4 d=8 f32'
 export ATTN_THREAD=1
