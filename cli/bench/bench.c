@@ -37,7 +37,7 @@ static void print_help(void) {
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"
-        "      --min-time S      and at least S seconds of timed work (default 0.2)\n"
+        "      --min-time S      and at least S seconds of timed work (default 0.2), in 50 S seconds at most\n"
         "      --max-time S      but stop after S seconds, also before N samples\n"
         "      --cache STATE     what an execution finds in the caches: flush (default on a CPU: overwritten before\n"
         "                        each run), rotate (default on a GPU: copies of the tensors take turns), warm\n"

@@ -44,7 +44,11 @@ void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out) {
 
 attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_plan *plan, const attn_args *args,
                                struct attn_cli_timing *out) {
-    enum { MAX_RUNS = 100000, WARM_UP = 3 };
+    enum {
+        MAX_RUNS = 100000,
+        WARM_UP = 3,
+        PATIENCE = 50 /* wall time over min_seconds: what empties the caches takes longer than a short run */
+    };
     double *times = malloc(MAX_RUNS * sizeof *times);
     if (!times) return ATTN_E_MEMORY;
     attn_status status = ATTN_OK;
@@ -56,6 +60,7 @@ attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_pl
     int64_t n = 0;
     while (!status && n < MAX_RUNS && (n < meter->min_runs || total < meter->min_seconds)) {
         if (n > 0 && meter->max_seconds > 0 && total >= meter->max_seconds) break;
+        if (n >= meter->min_runs && attn_cli_seconds() - start > PATIENCE * meter->min_seconds) break;
         flush(meter);
         double before = attn_cli_seconds();
         status = attn_execute(plan, args);

@@ -57,6 +57,9 @@ accepting=$("$attn" list --problem "$problem" | grep -c ' accepted$')
 "$attn" bench $quick --threads 1 "$problem" | grep -q '^  attn_mla_fwd_' || fail 'table of bench'
 "$attn" bench --min-time 0 --runs 1 --json "$problem" | grep -q 'cache flushed' || fail 'note of a cold run'
 
+# Hardly any time is timed, and each run has the caches overwritten before: it ends all the same.
+timeout 60 "$attn" bench --min-time 0.01 --runs 2 'sdpa_fwd hq=1 sq=0 d=8 f32' >"$dir/out" || fail 'bench of no queries does not end'
+
 # Calls instead of executions.
 "$attn" bench --overhead --min-time 0 --runs 2 --json "$problem" >"$dir/calls" || fail 'bench --overhead: exit code'
 for call in plan_create plan_check execute_call run_call; do
