@@ -115,10 +115,10 @@ static int32_t role_by_name(const char *name, size_t length) {
 }
 
 static int32_t dtype_of(int32_t dtype) {
-    static const int32_t known[XLA_BF16 + 1] = {
-        [XLA_PRED] = ATTN_BOOL, [XLA_S32] = ATTN_I32, [XLA_S64] = ATTN_I64,  [XLA_F16] = ATTN_F16,
-        [XLA_F32] = ATTN_F32,   [XLA_F64] = ATTN_F64, [XLA_BF16] = ATTN_BF16};
-    return dtype >= 0 && dtype <= XLA_BF16 ? known[dtype] : 0;
+    static const int32_t known[XLA_E4M3FN + 1] = {
+        [XLA_PRED] = ATTN_BOOL, [XLA_S32] = ATTN_I32, [XLA_S64] = ATTN_I64,   [XLA_F16] = ATTN_F16,
+        [XLA_F32] = ATTN_F32,   [XLA_F64] = ATTN_F64, [XLA_BF16] = ATTN_BF16, [XLA_E4M3FN] = ATTN_E4M3};
+    return dtype >= 0 && dtype <= XLA_E4M3FN ? known[dtype] : 0;
 }
 
 /* A row-major buffer; `swapped`: in memory [B,S,H,D], which is [B,H,S,D] here. 0 if it has too many axes. */

@@ -41,7 +41,9 @@ struct xla_metadata_extension {
     struct xla_metadata *metadata;
 };
 
-enum { XLA_PRED = 1, XLA_S32 = 4, XLA_S64 = 5, XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 };
+enum {
+    XLA_PRED = 1, XLA_S32 = 4, XLA_S64 = 5, XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16, XLA_E4M3FN = 20
+};
 
 struct xla_buffer {
     XLA_HEAD;

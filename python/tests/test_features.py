@@ -82,7 +82,11 @@ def wide():
 @probe("fp8 inputs")
 def fp8():
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    libattn.sdpa(*(x.astype(ml_dtypes.float8_e4m3fn) for x in Data("f32").qkv()))
+    q, k, v = (x.astype(ml_dtypes.float8_e4m3fn) for x in Data("f32").qkv())
+    scales = {f"{name}_scale": np.full(x.shape[:2], 0.5, np.float32) for name, x in (("q", q), ("k", k), ("v", v))}
+    found, expected = libattn.sdpa(q, k, v, out_dtype="f32", **scales), formulas.sdpa(*(x.astype(np.float32) / 2 for x in (q, k, v)))[0]
+    assert_close(found, expected, 1e-4)
+    return "forward"
 
 
 @probe("widest head")

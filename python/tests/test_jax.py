@@ -218,6 +218,22 @@ def test_refusals():
         lj.sdpa(q, k, v, alibi=jnp.ones(3, jnp.float32)).block_until_ready()
 
 
+def test_e4m3():
+    q, k, v = (jnp.asarray(x, jnp.float32).astype(jnp.float8_e4m3fn) for x in problem())
+    scales = {f"{name}_scale": jnp.full(x.shape[:2], 0.5, jnp.float32) for name, x in (("q", q), ("k", k), ("v", v))}
+    worth = [x.astype(jnp.float32) / 2 for x in (q, k, v)]
+    for attend in (lj.sdpa, jax.jit(lj.sdpa)):
+        found = attend(q, k, v, **scales)
+        assert found.dtype == jnp.bfloat16
+        assert_close(found.astype(jnp.float32), lj.sdpa(*worth), 2**-7)
+    both = jax.vmap(lj.sdpa)(*(jnp.stack([x, x]) for x in (q, k, v)), **{name: jnp.stack([x, 2 * x]) for name, x in scales.items()})
+    assert jnp.array_equal(both[0], lj.sdpa(q, k, v, **scales))
+    with pytest.raises(libattn.UnsupportedError, match="sdpa of e4m3 is a forward alone"):
+        jax.grad(lambda x: lj.sdpa(q, k, v, **scales | {"v_scale": x}).astype(jnp.float32).sum())(scales["v_scale"])
+    with pytest.raises(libattn.ArgumentError, match="q_scale is not for this problem"):
+        lj.sdpa(*worth, **scales)
+
+
 def test_recordings_hold_what_xla_runs():
     q, k, v = map(jnp.asarray, problem())
     attend = jax.jit(lambda q: lj.sdpa(q, k, v, causal=True))

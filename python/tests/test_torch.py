@@ -401,3 +401,48 @@ def test_one_join_for_a_step_with_gradients():
     opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, indices, out.detach(), lse.detach(), [True, True, False],
                                                 None, lists, None, *options))
     opcheck(torch.ops.libattn.dist.default, (*plain, indices, lse.detach(), "sum", None, lists, *options))
+
+
+def of_e4m3(seed=0, **options):
+    """q, k, v in e4m3 with scales, and what they are worth."""
+    narrow = [x.to(torch.float8_e4m3fn) for x in tensors((2, 4, 9, 16), (2, 2, 11, 16), (2, 2, 11, 24), dtype=torch.float32, seed=seed,
+                                                         grad=False)]
+    scales = [0.5 + torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(seed + 1)) for x in narrow]
+    return narrow, dict(zip(("q_scale", "k_scale", "v_scale"), scales)), [
+        x.float() * scale[:, :, None, None] for x, scale in zip(narrow, scales)]
+
+
+@pytest.mark.parametrize("word,dtype,bound", [(None, torch.bfloat16, 2**-7), ("bf16", torch.bfloat16, 2**-7), ("f32", torch.float32, 1e-4)])
+def test_e4m3(word, dtype, bound):
+    narrow, scales, worth = of_e4m3()
+    out, lse = lt.sdpa(*narrow, return_lse=True, causal=True, out_dtype=word, **scales)
+    expected, expected_lse = lt.sdpa(*worth, return_lse=True, causal=True)
+    assert out.dtype == dtype and lse.dtype == torch.float32
+    assert_close(out.float().numpy(), expected.numpy(), bound)
+    assert_close(lse.numpy(), expected_lse.numpy(), 1e-5)
+
+
+def test_e4m3_traces():
+    narrow, scales, _ = of_e4m3(seed=4)
+    extra = [scales.get(name) for name in TENSORS] + [default for _, default in OPTIONS.values()]
+    opcheck(torch.ops.libattn.sdpa_fwd.default, (*narrow, *extra), test_utils=BRIEF[1:])  # torch cannot compare e4m3
+    compiled = torch.compile(lambda *x: lt.sdpa(*x, return_lse=True, **scales), backend="aot_eager", fullgraph=True)
+    for found, expected in zip(compiled(*narrow), lt.sdpa(*narrow, return_lse=True, **scales)):
+        assert torch.equal(found, expected)
+    with torch.autocast("cpu", torch.bfloat16):  # which leaves e4m3 as it is
+        assert torch.equal(lt.sdpa(*narrow, **scales), lt.sdpa(*narrow, **scales))
+
+
+def test_e4m3_refusals():
+    narrow, scales, _ = of_e4m3()
+    with pytest.raises(libattn.UnsupportedError, match="sdpa of e4m3 is a forward alone"):
+        lt.sdpa(*narrow, **scales | {"v_scale": scales["v_scale"].requires_grad_()})
+    with torch.no_grad():
+        lt.sdpa(*narrow, **scales)
+    scales["v_scale"].requires_grad_(False)
+    with pytest.raises(libattn.ArgumentError, match="k_scale is NULL"):
+        lt.sdpa(*narrow, q_scale=scales["q_scale"])
+    with pytest.raises(libattn.ArgumentError, match="expected none .0., bf16 .3. or f32 .1. from e4m3 inputs"):
+        lt.sdpa(*narrow, out_dtype="f16", **scales)
+    with pytest.raises(libattn.ArgumentError, match="q_scale is given"):
+        lt.sdpa(*(x.bfloat16() for x in narrow), **scales)

@@ -30,7 +30,7 @@ HEADS = frozenset(("q", "k", "v", "out", "dout", "dq", "dk", "dv"))  # [B,H,S,D]
 UNBATCHED = frozenset(("sink", "dsink"))
 _ROLES: dict[str, int] = {role: getattr(_abi, f"ATTN_ROLE_{role.upper()}") for role in _abi.ROLES}
 _DTYPES = {"float32": _abi.ATTN_F32, "float16": _abi.ATTN_F16, "bfloat16": _abi.ATTN_BF16, "float64": _abi.ATTN_F64,
-           "int32": _abi.ATTN_I32, "bool": _abi.ATTN_BOOL}
+           "int32": _abi.ATTN_I32, "bool": _abi.ATTN_BOOL, "float8_e4m3fn": _abi.ATTN_E4M3}
 
 
 class Spec(NamedTuple):

@@ -14,7 +14,7 @@ from .. import _abi, _options
 from .._errors import error
 from ._call import Spec, primitive
 
-SDPA_TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k")
+SDPA_TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "q_scale", "k_scale", "v_scale")
 SDPA_OPTIONS = frozenset(_options.SDPA) - {"dtype", "kernel", "stream", "max_seqlen_q", "max_seqlen_k", "fill_padding"}
 SPARSE_TENSORS = ("topk_length", "joined", "sink")
 SPARSE_OPTIONS = frozenset(_options.SPARSE) - {"dtype", "kernel", "stream"}
@@ -32,6 +32,8 @@ def attention(forward: int, backward: int, roles: tuple[str, ...], options: tupl
 
     def run(*primals: Any) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
         arrays = tuple(primal.value for primal in primals)
+        if arrays[0].dtype == jnp.float8_e4m3fn:
+            raise error(_abi.ATTN_E_FEATURE, "q is float8_e4m3fn, which has no gradients: sdpa of e4m3 is a forward alone", "q")
         outputs = wanted if "lse" in wanted else (*wanted, "lse")
         found = primitive(Spec(forward, roles, outputs, options, swapped))(*arrays)
         by_role = dict(zip(outputs, found))
@@ -74,7 +76,8 @@ def sdpa(q: Any, k: Any, v: Any, *, return_lse: bool = False, layout: str = "bhs
 
     Options as of libattn.sdpa: causal, bottom_right, scale, softcap, window, mask, alibi, alibi_form, sink,
     lse_with_sink, seqlens_q, seqlens_k, lse_base_2, lse_empty_plus_inf, deterministic. Gradients of q, k, v, mask,
-    alibi, sink, also through lse [B,HQ,SQ].
+    alibi, sink, also through lse [B,HQ,SQ]. q, k, v of float8_e4m3fn with q_scale, k_scale, v_scale [B,H] give bf16 and
+    have no gradients.
     """
     if layout not in ("bhsd", "bshd"):
         raise error(_abi.ATTN_E_ENUM, f"layout is {layout!r}; expected bhsd or bshd", "layout")

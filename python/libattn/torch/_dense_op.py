@@ -12,7 +12,8 @@ from .._errors import error
 from ._tensors import empty_like, lse_dtype, out_dtype, scratch, stream, unit
 
 # Optional tensors, then options with their types and defaults, in the order of both schemas.
-TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "cu_seqlens_q", "cu_seqlens_k", "block_table")
+TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "cu_seqlens_q", "cu_seqlens_k", "block_table",
+           "q_scale", "k_scale", "v_scale")
 OPTIONS: dict[str, tuple[str, Any]] = {
     "causal": ("bool", False), "bottom_right": ("bool", False), "scale": ("float?", None), "softcap": ("float", 0.0),
     "window_left": ("int?", None), "window_right": ("int?", None), "alibi_form": ("str", "linear"),
@@ -94,6 +95,9 @@ def _backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k:
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     q, k, v, *extra = inputs
+    if q.dtype == torch.float8_e4m3fn:
+        raise error(_abi.ATTN_E_FEATURE, "q is float8_e4m3fn, which has no gradients: sdpa of e4m3 is a forward alone, and none of its tensors "
+                    "may ask for one", "q")
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[2:])
     ctx.options = extra[len(TENSORS):]

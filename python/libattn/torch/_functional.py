@@ -40,8 +40,8 @@ def _autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return list(tensors)
-    dtype = torch.get_autocast_dtype(kind)
-    return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]
+    dtype, kept = torch.get_autocast_dtype(kind), (torch.float64, torch.float8_e4m3fn)
+    return [x.to(dtype) if x.is_floating_point() and x.dtype not in kept else x for x in tensors]
 
 
 def _keeps_summed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: dict[str, Any], options: list[Any]) -> bool:
@@ -61,7 +61,8 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool 
     dtype before the backward, and delta is formed of out as it is but where a sink is not in lse. So it is with up to 16 keys.
 
     Options as of libattn.sdpa: causal, bottom_right, scale, softcap, window, mask, alibi, alibi_form, sink, lse_with_sink,
-    deterministic, lse_empty_plus_inf, out_dtype, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
+    deterministic, lse_empty_plus_inf, out_dtype, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table; q_scale,
+    k_scale, v_scale [B,H] of q, k, v in float8_e4m3fn, whose out is bf16 or f32 and which have no gradients.
     """
     q, k, v = _autocast(q, k, v)
     extra = _arguments("sdpa", options, TENSORS, OPTIONS)

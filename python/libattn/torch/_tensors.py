@@ -13,7 +13,7 @@ from .._tensor import CPU, DTYPE_WORDS, View
 
 DTYPES = {torch.float32: _abi.ATTN_F32, torch.float16: _abi.ATTN_F16, torch.bfloat16: _abi.ATTN_BF16,
           torch.float64: _abi.ATTN_F64, torch.int32: _abi.ATTN_I32, torch.int64: _abi.ATTN_I64,
-          torch.bool: _abi.ATTN_BOOL, torch.uint8: _abi.ATTN_BOOL}
+          torch.bool: _abi.ATTN_BOOL, torch.uint8: _abi.ATTN_BOOL, torch.float8_e4m3fn: _abi.ATTN_E4M3}
 
 
 _WORDS = {word: dtype for word, code in DTYPE_WORDS.items() for dtype, known in DTYPES.items() if known == code}
@@ -96,7 +96,7 @@ def empty_like(x: torch.Tensor, width: int, dtype: torch.dtype | None = None) ->
 def out_dtype(q: torch.Tensor, word: str | None) -> torch.dtype:
     """dtype of out for the option out_dtype."""
     if word is None:
-        return q.dtype
+        return torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
     if word not in _WORDS:
         raise error(_abi.ATTN_E_ENUM, f"out_dtype is {word!r}; expected one of {', '.join(_WORDS)}", "out_dtype")
     return _WORDS[word]
