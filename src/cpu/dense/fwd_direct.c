@@ -89,22 +89,46 @@ static void run_row(const struct direct *d, struct task *t, int64_t r, const flo
                     d->v.row, t->o + r * d->ldo, d->ldo, 1);
 }
 
-/* Running maxima of the first step, as add_pv would find them, which does it out of line, row by row. A row that sees
- * no key of the step keeps -inf; of a row with a NaN the result is not used. */
-static void first_maxima(int64_t rows, const float *s, float *m) {
-    for (int64_t i = 0; i < rows; i++, s += ATTN_DECODE_KEYS) {
-        float most[4] = {s[0], s[1], s[2], s[3]};
-        for (int j = 4; j < ATTN_DECODE_KEYS; j += 4)
-            for (int e = 0; e < 4; e++) most[e] = s[j + e] > most[e] ? s[j + e] : most[e];
-        const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
-        m[i] = a > b ? a : b;
+#define INF4(x)  x, x, x, x
+#define INF16(x) INF4(x), INF4(x), INF4(x), INF4(x)
+/* The same of a step of keys, without a branch for each: the lesser of a score and +inf where the row sees the key,
+ * -inf where it does not. NaN becomes +inf; the result of such a row is not used. */
+static void hide_step(const struct direct *d, int64_t r, int64_t j, float *s) {
+    static const float until[2 * ATTN_DECODE_KEYS] = {INF16(INFINITY), INF16(-INFINITY)};
+    static const float from[2 * ATTN_DECODE_KEYS] = {INF16(-INFINITY), INF16(INFINITY)};
+    const int64_t lo = d->lo[r] - j, hi = d->hi[r] - j;
+    if (hi < ATTN_DECODE_KEYS) {
+        const float *most = until + ATTN_DECODE_KEYS - (hi > 0 ? hi : 0);
+        for (int x = 0; x < ATTN_DECODE_KEYS; x++) s[x] = s[x] < most[x] ? s[x] : most[x];
+    }
+    if (lo > 0) {
+        const float *most = from + ATTN_DECODE_KEYS - (lo < ATTN_DECODE_KEYS ? lo : ATTN_DECODE_KEYS);
+        for (int x = 0; x < ATTN_DECODE_KEYS; x++) s[x] = s[x] < most[x] ? s[x] : most[x];
     }
 }
 
-/* Sums of up to 4 rows' parts, each in order; rows side by side, since one row alone waits for each addition. */
-static void row_sums(int64_t rows, const float *l, float *sum) {
+/* Out of line: inlined, compilers take rows together, with a load and a shuffle for each score. */
+static __attribute__((noinline)) float largest(const float *s) {
+    float most[4];
+    for (int e = 0; e < 4; e++) {
+        const float x = s[e] > s[e + 4] ? s[e] : s[e + 4], y = s[e + 8] > s[e + 12] ? s[e + 8] : s[e + 12];
+        most[e] = x > y ? x : y;
+    }
+    const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
+    return a > b ? a : b;
+}
+
+/* Running maxima of the first step, as add_pv would find them, which does it out of line, row by row. A row that sees
+ * no key of the step keeps -inf; of a row with a NaN the result is not used. */
+static void first_maxima(int64_t rows, const float *s, float *m) {
+    for (int64_t i = 0; i < rows; i++, s += ATTN_DECODE_KEYS) m[i] = largest(s);
+}
+
+/* Sums of up to 4 rows' parts, each in order; rows side by side, since one row alone waits for each addition. Parts
+ * past the first n are 0. */
+static void row_sums(int64_t rows, int64_t n, const float *l, float *sum) {
     float y[4] = {0};
-    for (int i = 0; i < ATTN_DECODE_KEYS; i++)
+    for (int64_t i = 0; i < n; i++)
         for (int64_t r = 0; r < 4; r++) y[r] += l[(r < rows ? r : 0) * ATTN_DECODE_KEYS + i];
     for (int64_t r = 0; r < rows; r++) sum[r] = y[r];
 }
@@ -139,15 +163,14 @@ static void run_rows(const struct direct *d, struct task *t, int64_t r0, const f
             const int64_t j = begin + x * ATTN_DECODE_KEYS, n = d->all_hi - j;
             decode.keys = n < ATTN_DECODE_KEYS ? attn_cpu_sdpa_up(n, 4) : ATTN_DECODE_KEYS;
             u->scores(&decode, k + x * ATTN_DECODE_KEYS, NULL, s);
-            for (int64_t i = 0; i < rows; i++)
-                if (d->lo[r + i] > j || d->hi[r + i] < j + ATTN_DECODE_KEYS)
-                    hide(d, r + i, j, ATTN_DECODE_KEYS, s + i * ATTN_DECODE_KEYS);
+            for (int64_t i = 0; i < rows; i++) hide_step(d, r + i, j, s + i * ATTN_DECODE_KEYS);
             if (x == 0) first_maxima(rows, s, decode.m);
             u->add_pv(&decode, v + x * ATTN_DECODE_KEYS, NULL, s);
         }
     }
     for (int64_t r = 0; r < d->flat; r += 4)
-        row_sums(d->flat - r < 4 ? d->flat - r : 4, l + r * ATTN_DECODE_KEYS, t->l + r0 + r);
+        row_sums(d->flat - r < 4 ? d->flat - r : 4, left < ATTN_DECODE_KEYS ? left : ATTN_DECODE_KEYS,
+                 l + r * ATTN_DECODE_KEYS, t->l + r0 + r);
 }
 
 /* Rows of q times the scale, in the mode of an execution, in which subnormal products count; sums begin. */
