@@ -218,6 +218,16 @@ def test_refusals():
         lj.sdpa(q, k, v, alibi=jnp.ones(3, jnp.float32)).block_until_ready()
 
 
+@pytest.mark.parametrize("b,h,sq,sk,d,dv", [(0, 2, 3, 4, 8, 8), (2, 0, 3, 4, 8, 8), (2, 2, 0, 4, 8, 8), (2, 2, 3, 0, 8, 8), (2, 2, 3, 4, 0, 8),
+                                            (2, 2, 3, 4, 8, 0)])
+def test_empty_extents(b, h, sq, sk, d, dv):
+    arrays = [jnp.ones(shape) for shape in ((b, h, sq, d), (b, h, sk, d), (b, h, sk, dv))]
+    out = lj.sdpa(*arrays)
+    assert out.shape == (b, h, sq, dv) and (sk or not out.any())
+    for found, x in zip(jax.grad(lambda *x: lj.sdpa(*x).sum(), argnums=(0, 1, 2))(*arrays), arrays):
+        assert found.shape == x.shape and jnp.isfinite(found).all() and (sq or not found.any())
+
+
 def test_e4m3():
     q, k, v = (jnp.asarray(x, jnp.float32).astype(jnp.float8_e4m3fn) for x in problem())
     scales = {f"{name}_scale": jnp.full(x.shape[:2], 0.5, jnp.float32) for name, x in (("q", q), ("k", k), ("v", v))}

@@ -446,3 +446,16 @@ def test_e4m3_refusals():
         lt.sdpa(*narrow, out_dtype="f16", **scales)
     with pytest.raises(libattn.ArgumentError, match="q_scale is given"):
         lt.sdpa(*(x.bfloat16() for x in narrow), **scales)
+
+
+@pytest.mark.parametrize("b,h,sq,sk,d,dv", [(0, 2, 3, 4, 8, 8), (2, 0, 3, 4, 8, 8), (2, 2, 0, 4, 8, 8), (2, 2, 3, 0, 8, 8), (2, 2, 3, 4, 0, 8),
+                                            (2, 2, 3, 4, 8, 0), (0, 0, 0, 0, 0, 0)])
+def test_empty_extents(b, h, sq, sk, d, dv):
+    q, k, v = tensors((b, h, sq, d), (b, h, sk, d), (b, h, sk, dv))
+    out, lse = lt.sdpa(q, k, v, return_lse=True)
+    assert out.shape == (b, h, sq, dv) and lse.shape == (b, h, sq)
+    assert sk or (not out.any() and torch.isneginf(lse).all())
+    (out.sum() + (lse.sum() if sk else 0)).backward()
+    for x in (q, k, v):
+        assert x.grad.shape == x.shape and torch.isfinite(x.grad).all()
+    assert sq or not (k.grad.any() or v.grad.any())  # written, as nothing
