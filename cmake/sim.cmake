@@ -4,7 +4,7 @@
 if(attn_cuda_on AND NOT ATTN_SANITIZE) # a sanitizer's own library would have to be loaded first
   set(run_program ${PROJECT_SOURCE_DIR}/tests/sim/programs.sh ${ATTN_NVCC} $<TARGET_FILE:attn_sim>)
   set(programs ${PROJECT_SOURCE_DIR}/tests/sim/programs)
-  foreach(program vectors transpose together graphs products groups)
+  foreach(program vectors transpose together graphs products groups libraries)
     attn_test(sim.program_${program} sim ${run_program} ${programs}/${program}.cu right)
   endforeach()
   attn_test(sim.program_missing_barrier sim ${run_program} ${programs}/transpose.cu race -DMISSING_BARRIER "THE READ")

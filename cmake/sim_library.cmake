@@ -35,6 +35,18 @@ target_include_directories(attn_sim_runtime PRIVATE ${PROJECT_SOURCE_DIR}/sim)
 target_compile_options(attn_sim_runtime PRIVATE ${attn_warnings})
 target_link_libraries(attn_sim_runtime PRIVATE Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::libzstd)
 target_link_options(attn_sim_runtime PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/sim/runtime/versions.map -Wl,-Bsymbolic)
+# Host code that the CuTe DSL generates calls the runtime through these names.
+foreach(name cudaGetDeviceCount cudaGetDevice cudaSetDevice cudaDeviceGetAttribute cudaDeviceSynchronize cudaMalloc cudaMallocAsync
+        cudaMallocHost cudaMallocManaged cudaFree cudaFreeAsync cudaFreeHost cudaMemcpy cudaMemcpyAsync cudaMemset cudaMemsetAsync
+        cudaStreamCreate cudaStreamDestroy cudaStreamSynchronize cudaEventCreate cudaEventRecord cudaEventElapsedTime cudaEventDestroy
+        cudaLaunchKernelEx=cudaLaunchKernelExC cudaFuncSetAttribute cudaKernelSetAttributeForDevice
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor cudaLibraryLoadData cudaLibraryUnload cudaLibraryGetKernel cudaLibraryGetGlobal
+        cuLibraryLoadData=cudaLibraryLoadData cuLibraryUnload=cudaLibraryUnload cuLibraryGetKernel=cudaLibraryGetKernel cuDeviceGet
+        cuTensorMapEncodeTiled)
+  string(REGEX REPLACE "=.*" "" alias ${name})
+  string(REGEX REPLACE ".*=" "" own_name ${name})
+  target_link_options(attn_sim_runtime PRIVATE -Wl,--defsym=_${alias}=${own_name})
+endforeach()
 set_target_properties(attn_sim_runtime PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${attn_sim_folder}
                       LINK_DEPENDS ${PROJECT_SOURCE_DIR}/sim/runtime/versions.map)
 foreach(name libcuda.so.1 libcudart.so.12 libcudart.so.13)

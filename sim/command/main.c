@@ -3,6 +3,7 @@
  * options into the simulator's variables, runs the program once or under several schedules, and counts the findings. */
 #include "command/program.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -143,6 +144,24 @@ static long size_of(const char *path) {
     return bytes > 0 ? bytes : 0;
 }
 
+/* For programs of the CuTe DSL, which hand over machine code: let the compiler keep its PTX, where the driver finds it
+ * (driver/cubin.c), and call the runtime through TVM FFI rather than through one that is linked into cuda.bindings. */
+static void prepare_dsl(const char *folder) {
+    setenv("CUTE_DSL_KEEP", "ptx,cubin", 0);
+    setenv("CUTE_DSL_DUMP_DIR", folder, 0);
+    setenv("CUTE_DSL_LINEINFO", "1", 0);
+    setenv("CUTE_DSL_ENABLE_TVM_FFI", "1", 0);
+    setenv("ATTNSIM_CUBINS", getenv("CUTE_DSL_DUMP_DIR"), 0);
+}
+static void remove_folder(const char *folder) {
+    char path[PATH_MAX];
+    DIR *d = opendir(folder);
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL;)
+        if (snprintf(path, sizeof path, "%s/%s", folder, e->d_name) < (int)sizeof path) unlink(path);
+    if (d) closedir(d);
+    rmdir(folder);
+}
+
 /* The status of one run, as a shell tells it. */
 static int run_once(const struct run *run, char **program, const char *path) {
     const pid_t child = fork();
@@ -179,15 +198,12 @@ int main(int argc, char **argv) {
     if (access(library, R_OK)) return fail(library, "not there: run `make sim`");
     put_in_front("LD_PRELOAD", library, ' '); /* for programs whose own search path comes first */
 
-    char own_report[] = "/tmp/attn-sim-XXXXXX";
+    char folder[] = "/tmp/attn-sim-XXXXXX", own_report[sizeof folder + 16];
+    if (!mkdtemp(folder)) return fail(folder, strerror(errno));
+    snprintf(own_report, sizeof own_report, "%s/report", folder);
+    setenv("ATTNSIM_REPORT", own_report, !getenv("ATTNSIM_REPORT") || !*getenv("ATTNSIM_REPORT"));
     const char *report = getenv("ATTNSIM_REPORT");
-    const int is_own = !report || !*report;
-    if (is_own) {
-        const int file = mkstemp(own_report);
-        if (file < 0) return fail(own_report, strerror(errno));
-        close(file);
-        setenv("ATTNSIM_REPORT", report = own_report, 1);
-    }
+    prepare_dsl(folder);
     int worst = 0;
     for (long i = 0; i < (n_runs ? n_runs : 1); i++) {
         char seed[24];
@@ -204,6 +220,6 @@ int main(int argc, char **argv) {
         if (!status && faults) status = STATUS_FAULTS;
         if (!worst) worst = status;
     }
-    if (is_own) unlink(own_report);
+    remove_folder(folder);
     return worst;
 }

@@ -99,6 +99,7 @@ struct cu_copy_node {
 struct sim_context {
     int device, fault; /* fault: a kernel that was ended: every later call returns it */
     int late_result;   /* of queued work, for the next call that waits */
+    int retained;      /* somebody has asked for it: it is active */
 };
 struct sim_module {
     struct ptx_module *ptx;
@@ -122,4 +123,6 @@ long long sim_setting(const char *name, long long otherwise); /* of the environm
 /* The PTX text inside an image: the image itself or that of a fatbin. NULL with `why` if there is none to read. The
  * caller frees it. */
 char *sim_image_text(const void *image, char *why, size_t why_bytes);
+/* The PTX that its compiler left beside this machine code (cubin.c); bytes 0: as its header says. NULL: none. */
+char *sim_cubin_text(const void *code, size_t bytes);
 #endif

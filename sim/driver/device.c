@@ -202,6 +202,14 @@ SIM_API cuDevicePrimaryCtxRetain(struct sim_context **context, int device) {
     ENTER
     if (device < 0 || device >= n_devices) return R_INVALID_DEVICE;
     *context = &contexts[device];
+    contexts[device].retained = 1;
+    return R_SUCCESS;
+}
+SIM_API cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active);
+SIM_API cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *is_active) {
+    ENTER
+    if (device < 0 || device >= n_devices) return R_INVALID_DEVICE;
+    *flags = 0, *is_active = contexts[device].retained;
     return R_SUCCESS;
 }
 SIM_API cuDevicePrimaryCtxRelease_v2(int device);

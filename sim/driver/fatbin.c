@@ -9,7 +9,7 @@
 #include <string.h>
 #include <zstd.h>
 
-enum { KIND_PTX = 1, LZ4 = 0x2000, ZSTD = 0x8000, ONE_CHIP = 0x100000, ONE_FAMILY = 0x200000 };
+enum { KIND_PTX = 1, KIND_CODE = 2, LZ4 = 0x2000, ZSTD = 0x8000, ONE_CHIP = 0x100000, ONE_FAMILY = 0x200000 };
 
 static uint64_t number(const unsigned char *place, size_t bytes) {
     uint64_t v = 0;
@@ -69,13 +69,18 @@ static unsigned fitness(const unsigned char *entry) {
     return target * 4 + (flags & ONE_CHIP ? 3 : flags & ONE_FAMILY ? 2 : 1);
 }
 
+static const char *beside(void) {
+    return getenv("ATTNSIM_CUBINS") ? "; none lies beside an equal file in ATTNSIM_CUBINS, either" : "";
+}
+
 char *sim_image_text(const void *image, char *why, size_t why_bytes) {
     static const unsigned char magic[4] = {0x50, 0xed, 0x55, 0xba};
     const unsigned char *p = image;
     char *text;
     if (memcmp(p, magic, 4)) {
         if (p[0] == 0x7f) {
-            snprintf(why, why_bytes, "machine code is not interpreted; PTX is");
+            if ((text = sim_cubin_text(p, 0)) != NULL) return text;
+            snprintf(why, why_bytes, "machine code is not interpreted; PTX is%s", beside());
             return NULL;
         }
         size_t n = strlen(image);
@@ -83,17 +88,20 @@ char *sim_image_text(const void *image, char *why, size_t why_bytes) {
         if (text) memcpy(text, image, n + 1);
         return text;
     }
-    const unsigned char *end = p + number(p + 6, 2) + number(p + 8, 8), *best = NULL;
+    const unsigned char *end = p + number(p + 6, 2) + number(p + 8, 8), *best = NULL, *code = NULL;
     const char *fault = NULL;
     for (p += number(p + 6, 2); p + 64 <= end;) {
         uint64_t header = number(p + 4, 4), bytes = number(p + 8, 8);
         /* where none fits, the first one: its target is then what is refused */
         if (number(p, 2) == KIND_PTX && (!best || fitness(p) > fitness(best))) best = p;
+        if (number(p, 2) == KIND_CODE && !code) code = p;
         if (!header) break;
         p += header + bytes;
     }
     text = best ? entry_text(best, &fault) : NULL;
+    if (!best && code) text = sim_cubin_text(code + number(code + 4, 4), number(code + 8, 8));
     if (!text)
-        snprintf(why, why_bytes, "%s", fault ? fault : "no PTX in it, only machine code: build with code=compute_XX");
+        snprintf(why, why_bytes, "%s%s", fault ? fault : "no PTX in it, only machine code: build with code=compute_XX",
+                 fault ? "" : beside());
     return text;
 }

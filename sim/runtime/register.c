@@ -21,7 +21,7 @@ struct image {
 struct entry { /* a kernel or a variable */
     const void *host;
     struct image *image;
-    const char *name;
+    const char *name; /* the host's, for as long as it runs */
     void *functions[RT_DEVICES];
     struct entry *next;
 };
@@ -45,10 +45,15 @@ static struct entry *find(struct table *t, const void *host) {
     while (e && e->host != host) e = e->next;
     return e;
 }
-static void add(struct table *t, const void *host, void **image, const char *name) {
-    struct entry *e = zeroed(sizeof *e), **head = bucket(t, host);
-    *e = (struct entry){.host = host, .image = (struct image *)(void *)image, .name = name, .next = *head};
+static void enter(struct table *t, struct entry *e) {
+    struct entry **head = bucket(t, e->host);
+    e->next = *head;
     *head = e;
+}
+static void add(struct table *t, const void *host, void **image, const char *name) {
+    struct entry *e = zeroed(sizeof *e);
+    *e = (struct entry){.host = host, .image = (struct image *)(void *)image, .name = name};
+    enter(t, e);
 }
 
 /* The module of the thread's device; under the lock. */
@@ -187,5 +192,36 @@ RT_CALL(cudaGetFuncBySymbol, void **function, const void *host) {
 }
 RT_CALL(cudaFuncGetName, const char **name, const void *host) {
     if (!name || !(*name = sim_rt_kernel_name(host))) return sim_rt_result(RT_INVALID_FUNCTION);
+    return RT_SUCCESS;
+}
+
+/* ---- libraries: images that the host loads. A kernel's handle is its entry, which counts as its address. ---- */
+
+struct image *sim_rt_image(const void *data) {
+    struct image *image = zeroed(sizeof *image);
+    image->data = data;
+    return image;
+}
+int sim_rt_module(struct image *image, void **module) {
+    int r = sim_rt_enter();
+    if (r) return r;
+    pthread_mutex_lock(&lock);
+    r = load(image, module);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+int sim_rt_library_kernel(struct image *image, const char *name, const void **kernel) {
+    void *module = NULL, *function = NULL;
+    int r = sim_rt_module(image, &module);
+    if (!r) r = cuModuleGetFunction(&function, module, name);
+    if (r) return r;
+    struct entry *e = zeroed(sizeof *e);
+    *e = (struct entry){.host = e, .image = image, .name = strdup(name)};
+    e->functions[sim_rt_device()] = function;
+    if (!e->name) abort();
+    pthread_mutex_lock(&lock);
+    enter(&kernels, e);
+    pthread_mutex_unlock(&lock);
+    *kernel = e;
     return RT_SUCCESS;
 }

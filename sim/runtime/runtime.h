@@ -51,6 +51,10 @@ void sim_rt_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int sim_rt_function(const void *host, void **function);
 int sim_rt_symbol(const void *host, uint64_t *address, size_t *bytes);
 const char *sim_rt_kernel_name(const void *host); /* NULL: none */
+struct image;                                     /* device code, loaded as a module once a device */
+struct image *sim_rt_image(const void *data);
+int sim_rt_module(struct image *image, void **module);
+int sim_rt_library_kernel(struct image *image, const char *name, const void **kernel);
 /* copy.c */
 int sim_rt_on_device(const void *address); /* memory of the simulator: of a device, managed or pinned */
 #endif

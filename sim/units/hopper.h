@@ -71,7 +71,8 @@ struct sim_warp_hopper {
     uint32_t product_groups, product_ends[SIM_RING];     /* groups committed; products before each commit */
     uint32_t fences;                                     /* wgmma.fence so far */
     uint32_t tensor_time, loads_from, stores_from;       /* tcgen05.ld, st: times of the oldest not waited for, or 0 */
-    uint32_t *used_by, *touched_at;                      /* of each tracked register, see checks/wgmma_hazards.c */
+    uint32_t loads_open;            /* of loads: the oldest whose registers nobody has used, either */
+    uint32_t *used_by, *touched_at; /* of each tracked register, see checks/wgmma_hazards.c */
 };
 
 struct sim_cluster_hopper {

@@ -146,7 +146,7 @@ SIM_HEAD(wait_cells) { /* y: for stores */
     if (in->y)
         h->stores_from = 0;
     else
-        h->loads_from = 0, h->products_seen = h->n_products;
+        h->loads_from = h->loads_open = 0, h->products_seen = h->n_products;
     sim_tensor_waited(w, 0);
     return SIM_NEXT;
 }

@@ -70,6 +70,7 @@ SIM_HEAD(move_cells) { /* x: shape; y: stores; count: packed; target: columns to
                              sim_tensor_lane_actor(w), h->tensor_time, in->y ? SIM_CELLS_WRITTEN : SIM_CELLS_READ))
             return SIM_FAULT;
     if (!*from) *from = h->tensor_time;
+    if (!in->y && !h->loads_open) h->loads_open = h->tensor_time;
     enum sim_cell worst = SIM_CELL_WRITTEN;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t c = 0; c < columns * halves; c++) {

@@ -49,22 +49,23 @@ int sim_tensor_end(struct sim_warp *last) {
     return 0;
 }
 
-/* The warp's accesses up to this time have been waited for. */
-static uint32_t waited_up_to(const struct sim_warp_hopper *h, int loads_are_over) {
+/* The warp's accesses up to this time are over; `loads_from`: the oldest load that is not. */
+static uint32_t waited_up_to(const struct sim_warp_hopper *h, uint32_t loads_from) {
     uint32_t upto = h->tensor_time;
-    if (!loads_are_over && h->loads_from && h->loads_from - 1 < upto) upto = h->loads_from - 1;
+    if (loads_from && loads_from - 1 < upto) upto = loads_from - 1;
     if (h->stores_from && h->stores_from - 1 < upto) upto = h->stores_from - 1;
     return upto;
 }
 void sim_tensor_waited(struct sim_warp *w, int loads_are_over) {
     struct sim_warp_hopper *h = w->hopper;
-    uint32_t upto = waited_up_to(h, loads_are_over), *waited = &w->known[w->cta->cluster->waited_at + w->actor];
+    if (loads_are_over) h->loads_open = 0;
+    uint32_t upto = waited_up_to(h, h->loads_open), *waited = &w->known[w->cta->cluster->waited_at + w->actor];
     if (*waited < upto) *waited = upto;
     h->tensor_time++;
 }
 void sim_tensor_before(struct sim_warp *w) {
     struct sim_warp_hopper *h = w->hopper;
-    uint32_t upto = waited_up_to(h, 0), *known = &w->known[sim_tensor_lane_actor(w)];
+    uint32_t upto = waited_up_to(h, h->loads_from), *known = &w->known[sim_tensor_lane_actor(w)];
     if (*known < upto) *known = upto;
     h->tensor_time++;
 }

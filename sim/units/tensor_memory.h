@@ -51,8 +51,9 @@ int sim_tensor_starts(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
 /* Shared addresses of 16 bytes that a descriptor reaches become offsets in the CTA's memory. 0, or -1 after a finding.
  */
 int sim_tensor_offsets(struct sim_warp *w, const struct sim_ins *in, uint32_t *chunks, uint32_t n, char name);
-/* The warp has waited for its loads or its stores; or, loads_are_over, its last load's registers are in use: loads are
- * over then, whatever the letter says. Kept (waited_at) to tell a missing fence from missing order. */
+/* The warp has waited for its loads or its stores; or, loads_are_over, its last load's registers are in use: all its
+ * loads are over then, whatever the letter says, and a later wait for stores counts. Kept (waited_at) to tell a missing
+ * fence from missing order. */
 void sim_tensor_waited(struct sim_warp *w, int loads_are_over);
 /* tcgen05.fence: before: what the warp has waited for becomes part of what it releases; after: what it knows, it sees.
  */

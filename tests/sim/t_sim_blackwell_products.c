@@ -61,7 +61,7 @@ static const struct kernel_mutant mutants[] = {
     {2, "no wait for an empty stage", NULL, "@2"},
     {3, "no wait for S", NULL, "@3"},
     {4, "no fence after the wait for S", "proxy", "@4"},
-    {5, "no wait for the load of S", "async", "@5"},
+    {5, "no wait for the load of S", "unwaited", "@5"},
     {6, "no wait for the store of P", "async", "@6"},
     {7, "no fence before P is told", "proxy", "@7"},
     {8, "no fence after the wait for P", "proxy", "@8"},
