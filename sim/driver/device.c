@@ -67,7 +67,8 @@ SIM_API cuInit(unsigned flags) {
 }
 SIM_API cuDriverGetVersion(int *version);
 SIM_API cuDriverGetVersion(int *version) {
-    ENTER
+    const int r = sim_enter(__func__, NULL);
+    if (r && r != R_NOT_INITIALIZED) return r; /* it may come before cuInit */
     *version = 13020; /* host code clears a bit of its tensor maps where a driver is older than 13.1 */
     return R_SUCCESS;
 }

@@ -24,6 +24,10 @@ SIM_HEAD(trap) {
     sim_find(w, in, m, SIM_F_TRAP, "the kernel trapped");
     return SIM_FAULT;
 }
+SIM_HEAD(breakpoint) { /* without a debugger: PTX ISA, brkpt */
+    sim_find(w, in, m, SIM_F_TRAP, "the kernel reached a breakpoint");
+    return SIM_FAULT;
+}
 SIM_DECODER(bra) {
     sim_word(d, "uni");
     sim_want(d, 1, 1);
@@ -268,7 +272,7 @@ SIM_HEAD(active_mask) {
 }
 
 const struct sim_op sim_ops_control[] = {
-    {"ret", "", sim_exec_exit}, {"ret.uni", "", sim_exec_exit},       {"exit", "", sim_exec_exit},
-    {"trap", "", trap},         {"activemask.b32", "W", active_mask},
+    {"ret", "", sim_exec_exit}, {"ret.uni", "", sim_exec_exit}, {"exit", "", sim_exec_exit},
+    {"trap", "", trap},         {"brkpt", "", breakpoint},      {"activemask.b32", "W", active_mask},
 };
 const uint32_t sim_n_ops_control = sizeof sim_ops_control / sizeof *sim_ops_control;

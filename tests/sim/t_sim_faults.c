@@ -145,6 +145,7 @@ static const struct {
     {"divergent_barrier", KERNEL("setp.lt.u32 p, %r0, 7;\n@p bra L;\nbar.sync 0;\nbra.uni M;\nL:\nbar.sync 1;\nM:\n"),
      "deadlock", 0},
     {"trap", KERNEL("trap;\n"), "trap", 0},
+    {"breakpoint", KERNEL("brkpt;\n"), "trap: the kernel reached a breakpoint", 0},
     {"assertion",
      ".extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n" KERNEL(
          "{\n.param .b64 a;\n.param .b64 b;\n.param .b32 c;\n.param .b64 d;\n.param .b64 e;\n"
