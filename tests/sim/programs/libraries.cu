@@ -18,6 +18,10 @@ typedef cudaError_t (*load_call)(cudaLibrary_t *, const void *, void *, void *, 
 typedef cudaError_t (*kernel_call)(cudaKernel_t *, cudaLibrary_t, const char *);
 typedef cudaError_t (*launch_call)(const cudaLaunchConfig_t *, const void *, void **);
 
+typedef int (*init_call)(unsigned);
+typedef int (*version_call)(int *);
+typedef int (*state_call)(int, unsigned *, int *);
+
 static unsigned *word;
 static int product(const void *image, unsigned *result) {
     cudaLibrary_t library;
@@ -56,11 +60,19 @@ static std::string fat(const std::string &code) { /* one entry of machine code *
 
 int main() {
     char folder[] = "/tmp/librariesXXXXXX";
-    unsigned result = 0;
+    unsigned result = 0, flags = 1;
+    int version = 0, is_active = 1;
+    const version_call driver_version = (version_call)dlsym(RTLD_DEFAULT, "cuDriverGetVersion");
+    const state_call state = (state_call)dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxGetState");
+    EXPECT(driver_version && driver_version(&version) == 0 && version >= 13000); /* before cuInit */
+    const init_call init = (init_call)dlsym(RTLD_DEFAULT, "cuInit");
+    EXPECT(init && init(0) == 0);
+    EXPECT(state && state(0, &flags, &is_active) == 0 && !is_active && flags == 0);
     std::string code(200, 'x'), other(200, 'x');
     memcpy(&code[0], "\177ELF", 4), memcpy(&other[0], "\177ELF", 4);
     other[150] = 'y';
     CALL(cudaMalloc(&word, sizeof *word));
+    EXPECT(state(0, &flags, &is_active) == 0 && is_active);
     EXPECT(product(TWICE("2"), &result) == 0 && result == 42);
 
     EXPECT(mkdtemp(folder));
