@@ -312,6 +312,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd b=5 hq=4 hk=2 sq=150 sk=200 d=128 f16 packed total_q=400 total_k=500 causal sink lse_with_sink grad_sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)
     attn_sim_check(check_sm100_bwd_steps sdpa_bwd_sm100_bf16_d128 3
                    "sdpa_bwd hq=3 hk=1 sq=333 sk=340 d=96 dv=128 bf16 left=190 right=60 dlse align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    # D 192: tails that hold NaN, which all four forms of Q and dO must lose; in order, with f16's factor; a NaN of dout.
+    attn_sim_check(check_sm100_bwd_wide_tails sdpa_bwd_sm100_bf16_d192_v128 24
+                   "sdpa_bwd b=2 hq=2 hk=1 sq=170 sk=280 d=192 dv=128 bf16 seqlens_q seqlens_k align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_bwd_wide_ordered sdpa_bwd_sm100_f16_d192_v128_ordered 7
+                   "sdpa_bwd hq=2 hk=1 sq=300 sk=520 d=192 dv=120 f16 causal bottom_right align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+    attn_sim_check(check_sm100_bwd_wide_nan_dout sdpa_bwd_sm100_bf16_d192_v128 6308176969881
+                   "sdpa_bwd b=2 hq=2 hk=1 sq=40 sk=70 d=192 dv=128 bf16 causal align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     # The same on pairs of CTAs: tails that hold NaN, the exchange of dS in order, packed sequences with f16's factor.
     attn_sim_check(check_pair_bwd_tails sdpa_bwd_wgmma_sm90_bf16_d256 24
                    "sdpa_bwd b=3 hq=2 hk=1 sq=70 sk=100 d=256 bf16 seqlens_q seqlens_k align=16" ATTNSIM_SMS=4)

@@ -20,13 +20,21 @@ struct kp_sdpa_fwd_sm100_config {
 /* One row of kernels/variants/sdpa_bwd_sm100.def; columns explained there. */
 struct kp_sdpa_bwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, stages, pair;
+    int32_t dtype, dim, dim_v, stages, pair;
+};
+/* D 192: q and k once more, boxes of 32 columns. */
+struct kp_sdpa_bwd_column_maps {
+    struct kp_sdpa_bwd_maps rows;
+    struct kp_tensor_map q_columns, k_columns;
 };
 #define KP_SDPA_BWD_SM100_ROWS    128 /* query rows of a step */
 #define KP_SDPA_BWD_SM100_KEYS    128 /* of a CTA */
 #define KP_SDPA_BWD_SM100_THREADS 512
-/* K, V; stages of Q, dO, lse and shift; dS; barriers, flags. A pair (D 128) has half of Q and dO in each stage, and one
- * stage of the other half by columns, and K by columns. */
-#define KP_SDPA_BWD_SM100_SHARED(dim, stages, pair)                                                                    \
-    (512 * (dim) + (stages) * (512 * (dim) / (1 + (pair)) + 1024) + 65536 * (pair) + 32768 + 1024)
+/* K, V; dS; barriers, flags; stages of lse and shift, and of Q and dO, of which a CTA of a pair has half by rows. A
+ * pair also has one stage of half of their columns, and half of K's. D 192: one stage of Q by rows, dO in place of
+ * dS. */
+#define KP_SDPA_BWD_SM100_SHARED(dim, dim_v, stages, pair)                                                             \
+    (256 * ((dim) + (dim_v)) + 32768 + 1024 + (stages)*1024 +                                                          \
+     ((dim) == 192 ? 128 * (dim) : (stages)*256 * ((dim) + (dim_v)) / (1 + (pair))) +                                  \
+     (pair) * (384 * (dim) + 128 * (dim_v)))
 #endif

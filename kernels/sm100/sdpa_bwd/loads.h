@@ -5,10 +5,11 @@
 #include "kernels/device/tensor_load.h"
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
-static __device__ __forceinline__ void load_tile(uint32_t to, uint32_t slice, const struct kp_tensor_map *map,
-                                                 uint32_t full, int row, int head, int b) {
+static __device__ __forceinline__ void load_tile(uint32_t to, int slices, uint32_t slice,
+                                                 const struct kp_tensor_map *map, uint32_t full, int row, int head,
+                                                 int b) {
 #pragma unroll
-    for (int x = 0; x < SLICES; x++) tensor_load4(to + x * slice, map, full, 64 * x, row, head, b);
+    for (int x = 0; x < slices; x++) tensor_load4(to + x * slice, map, full, 64 * x, row, head, b);
 }
 /* A pair: the CTA's 64 columns of two boxes of rows. */
 static __device__ __forceinline__ void load_columns(uint32_t to, int box, const struct kp_tensor_map *map,
@@ -26,9 +27,9 @@ static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_maps *
     const int64_t stat = s.head * p->stat_rows + w->stat0 + s.i0;
     await(base, ROWS_EMPTY + t % STAGES, t / STAGES - 1);
     mbar_expect(full, STAGE + STATS);
-    load_tile(to, ROW_SLICE, &maps->q, full, row, s.head, b);
+    load_tile(to, SLICES, ROW_SLICE, &maps->q, full, row, s.head, b);
     bulk_load(stats, (const float *)p->stat_lse + stat, 4 * ROWS, full);
-    load_tile(to + ROW_TILE, ROW_SLICE, &maps->dout, full, row, s.head, b);
+    load_tile(to + Q_ROWS, SLICES, ROW_SLICE, &maps->dout, full, row, s.head, b);
     bulk_load(stats + 4 * ROWS, (const float *)p->stat_shift + stat, 4 * ROWS, full);
 }
 /* A pair: Q and dO once more, all queries, half of the columns; one stage. */
@@ -37,8 +38,8 @@ static __device__ __forceinline__ void load_row_columns(const struct kp_sdpa_bwd
     const uint32_t full = at_barrier(base, COLUMNS_FULL), to = base + AT_COLUMNS;
     const int row = (int)w->seq.q0 + s.i0;
     if (t > 0) await_stage(base, ROWS_EMPTY, t - 1);
-    mbar_expect(full, 2 * SLICE);
-    load_columns(to + SLICE, CTA_ROWS, &maps->dout, full, row, s.head, b);
+    mbar_expect(full, Q_COLUMNS + DOUT_COLUMNS);
+    load_columns(to + Q_COLUMNS, CTA_ROWS, &maps->dout, full, row, s.head, b);
     load_columns(to, CTA_ROWS, &maps->q, full, row, s.head, b);
 }
 
@@ -50,12 +51,12 @@ static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_maps 
     const uint32_t keys = at_barrier(base, KEYS_FULL), key_columns = at_barrier(base, KEY_COLUMNS_FULL);
     struct step s = first_step(&maps->all.bwd, &w);
     if (w.steps == 0) return;
-    mbar_expect(keys, 2 * TILE);
-    load_tile(base + AT_K, SLICE, &maps->k, keys, key, w.head_k, b);
+    mbar_expect(keys, 2 * SLICES * SLICE);
+    load_tile(base + AT_K, SLICES, SLICE, &maps->k, keys, key, w.head_k, b);
     load_rows(maps, &w, s, base, 0, b);
-    load_tile(base + AT_V, SLICE, &maps->v, keys, key, w.head_k, b);
+    load_tile(base + AT_V, SLICES, SLICE, &maps->v, keys, key, w.head_k, b);
     if (PAIR) {
-        mbar_expect(key_columns, 2 * SLICE);
+        mbar_expect(key_columns, KEY_COLUMNS);
         load_columns(base + AT_KEY_COLUMNS, CTA_KEYS, &maps->k, key_columns, key0, w.head_k, b);
     }
 #pragma unroll 1
@@ -83,54 +84,63 @@ static __device__ __forceinline__ struct special special_rows(uint32_t stats, fl
     s.noted = __ballot_sync(~0u, fabsf(lse) < PAST_END && !(fabsf(shift) < INF));
     return s;
 }
+static __device__ __forceinline__ float end_of(const struct kp_sdpa_bwd *p) {
+    return p->in.cu_seqlens_q || p->in.seqlens_q ? PAST_END : INF;
+}
 
 /* A warp: zero `rows` of 32 of a tile of slices. */
-static __device__ __forceinline__ void zero_rows(uint32_t tile, int columns, int first, uint32_t rows) {
+static __device__ __forceinline__ void zero_rows(uint32_t tile, int slice, int columns, int first, uint32_t rows) {
 #pragma unroll 1
     for (; rows; rows &= rows - 1)
         if (lane_of() < columns / 8)
-            shared_store128(chunk_of(tile, ROW_SLICE, first + __ffs((int)rows) - 1, lane_of()), make_uint4(0, 0, 0, 0));
+            shared_store128(chunk_of(tile, slice, first + __ffs((int)rows) - 1, lane_of()), make_uint4(0, 0, 0, 0));
 }
 /* A pair: the columns of such rows, by the statistics, which have not left their stage. */
 static __device__ __forceinline__ void clean_columns(uint32_t base, uint32_t stats, float end) {
 #pragma unroll 1
     for (int x = 0; x < ROWS / 32; x++) {
         const struct special s = special_rows(stats + 128 * x, end);
-        zero_rows(base + AT_COLUMNS, 64, 32 * x, s.dead);
-        zero_rows(base + AT_COLUMNS + SLICE, 64, 32 * x, s.dead | s.noted);
+        zero_rows(base + AT_COLUMNS, SLICE, 64, 32 * x, s.dead);
+        zero_rows(base + AT_DOUT_COLUMNS, SLICE, 64, 32 * x, s.dead | s.noted);
     }
+}
+
+/* What rows of step t have arrived: zero Q (and dO: has_dout) of dead rows, dO of noted ones; say so to the scores. */
+static __device__ __forceinline__ enum cleaned clean_rows(uint32_t base, uint32_t t, int has_dout, float end) {
+    const uint32_t rows = rows_of(base, t), stats = stats_of(base, t), flags = flags_of(base, t);
+    enum cleaned cleaned = ORDINARY;
+#pragma unroll
+    for (int x = 0; x < ROWS / 32; x++) {
+        const struct special s = special_rows(stats + 128 * x, end);
+        const int row = 32 * x - rank_of() * CTA_ROWS; /* in this CTA's tile */
+        if (rare((s.dead | s.noted) != 0)) {
+            if (row >= 0 && row < CTA_ROWS) {
+                zero_rows(rows, ROW_SLICE, DIM, row, s.dead);
+                if (has_dout) zero_rows(rows + Q_ROWS, ROW_SLICE, DIM_V, row, s.dead | s.noted);
+            }
+            if (cleaned == ORDINARY) cleaned = CLEANED;
+            if (s.noted) cleaned = DOUT_BAD;
+        }
+        if (lane_of() == 0) shared_store32(flags + 16 + 4 * x, s.noted);
+    }
+    if (lane_of() == 0) shared_store32(flags, cleaned);
+    if (cleaned != ORDINARY) async_fence();
+    return cleaned;
 }
 
 /* A warp, ahead of the products of each step: zero Q and dO of dead rows, zero and note dO of noted ones. */
 static __device__ __forceinline__ void run_cleaning(const struct kp_sdpa_bwd *p, uint32_t base) {
     const uint32_t steps = (uint32_t)steps_of(base);
-    const float end = p->in.cu_seqlens_q || p->in.seqlens_q ? PAST_END : INF;
+    const float end = end_of(p);
 #pragma unroll 1
     for (uint32_t t = 0; t < steps; t++) {
-        const uint32_t rows = rows_of(base, t), stats = stats_of(base, t), flags = flags_of(base, t);
-        enum cleaned cleaned = ORDINARY;
         await_stage(base, ROWS_FULL, t);
-#pragma unroll
-        for (int x = 0; x < ROWS / 32; x++) {
-            const struct special s = special_rows(stats + 128 * x, end);
-            const int row = 32 * x - rank_of() * CTA_ROWS; /* in this CTA's tile */
-            if (rare((s.dead | s.noted) != 0)) {
-                if (row >= 0 && row < CTA_ROWS) {
-                    zero_rows(rows, DIM, row, s.dead);
-                    zero_rows(rows + ROW_TILE, DIM, row, s.dead | s.noted);
-                }
-                if (cleaned == ORDINARY) cleaned = CLEANED;
-                if (s.noted) cleaned = DOUT_BAD;
-            }
-            if (lane_of() == 0) shared_store32(flags + 16 + 4 * x, s.noted);
-        }
-        if (lane_of() == 0) shared_store32(flags, cleaned);
-        if (cleaned != ORDINARY) async_fence();
+        const enum cleaned cleaned = clean_rows(base, t, 1, end);
         tell(base, ROWS_READY + t % STAGES);
         if (!PAIR) continue;
         tell_written(base, PAIR_ROWS + t % STAGES);
         await(base, COLUMNS_FULL, t);
-        if (cleaned != ORDINARY) clean_columns(base, stats, end);
+        if (cleaned != ORDINARY) clean_columns(base, stats_of(base, t), end);
         tell_written(base, COLUMNS_READY);
     }
 }

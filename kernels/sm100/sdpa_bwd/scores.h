@@ -105,7 +105,7 @@ static __device__ __forceinline__ void add_noted_rows(const struct kp_sdpa_bwd *
         asm volatile("" : "+r"(pair));
         const float y = unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff);
 #pragma unroll 1
-        for (int c = 0; c < DIM; c += 32) {
+        for (int c = 0; c < DIM_V; c += 32) {
             float x[32];
             uint32_t word[32];
             load_cells(x, cells_dv + c);
@@ -127,20 +127,20 @@ static __device__ __forceinline__ void add_bad_dout(const struct kp_sdpa_bwd *p,
         named_sync(MAIN, MAIN_THREADS);
         tc_after();
     }
-    add_noted_rows(p, w, s, flags_of(base, t) + 16, lanes + TM_P + PART * part, lanes + TM_DV, part);
+    add_noted_rows(p, w, s, flags_of(base, t) + 16, lanes + TM_P + CELLS * part, lanes + TM_DV, part);
     if (part == 0) {
         tc_before();
         named_sync(MAIN, MAIN_THREADS);
     }
 }
 
-/* dV begins at 0, so that add_bad_dout may come before the first product; DIM / 2 columns a warpgroup. */
+/* dV begins at 0, so that add_bad_dout may come before the first product; DIM_V / 2 columns a warpgroup. */
 static __device__ __forceinline__ void zero_dv(uint32_t lanes, uint32_t part) {
     uint32_t zero[32];
 #pragma unroll
     for (int e = 0; e < 32; e++) zero[e] = 0;
 #pragma unroll
-    for (int c = 0; c < DIM / 2; c += 32) tc_store32(lanes + TM_DV + DIM / 2 * part + c, zero);
+    for (int c = 0; c < DIM_V / 2; c += 32) tc_store32(lanes + TM_DV + DIM_V / 2 * part + c, zero);
     tc_wait_stores();
     tc_before();
 }
@@ -165,7 +165,8 @@ static __device__ __forceinline__ void store_line(uint32_t base, uint32_t part, 
 
 static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
                                                  uint32_t base, uint32_t tm, uint32_t t, float factor) {
-    const uint32_t part = (uint32_t)warp_of() / 4, lanes = tm + quarter_of(), cells = lanes + TM_S + PART * part;
+    const uint32_t part = (uint32_t)warp_of() / 4, lanes = tm + quarter_of();
+    const uint32_t cells_s = lanes + TM_S + PART * part, cells_p = lanes + TM_P + CELLS * part;
     const uint32_t lse = stats_of(base, t) + 4 * PART * part, shift = lse + 4 * ROWS;
     float pr[PART];
     uint32_t y[32];
@@ -173,14 +174,24 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
     const struct hidden h = hidden_of(p, w, s, base, t);
     await(base, S_FULL, t);
     tc_after();
+    if (SERIAL) { /* dP^T comes into its place */
+#pragma unroll
+        for (int c = 0; c < 2; c++) load_cells(pr + 32 * c, cells_s + 32 * c);
+        tc_before();
+        tell_products(base, S_READ);
+    }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-        load_cells(pr + 32 * c, cells + 32 * c);
+        if (!SERIAL) load_cells(pr + 32 * c, cells_s + 32 * c);
         probabilities(pr + 32 * c, lse + 128 * c, p->in.scale * LOG2E);
         if (rare(h.any)) hide_cells(pr + 32 * c, h.on[c], h.bad_key, lse + 128 * c);
         round_cells(y + 16 * c, pr + 32 * c);
     }
-    tc_store32(cells, y); /* over the part's S, all of which has been read */
+    if (SERIAL) { /* dK has read dS^T of the step before */
+        await(base, DK_DONE, t - 1);
+        tc_after();
+    }
+    tc_store32(cells_p, y); /* D 64, 128: over the part's S, all of which has been read */
     tc_wait_stores();
     if (rare(h.special == DOUT_BAD)) add_bad_dout(p, w, s, base, lanes, t);
     tc_before();
@@ -198,19 +209,24 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
         }
         round_cells(y + 16 * c, x);
     }
-    tc_store32(cells + TM_DS, y);
-    await(base, DQ_FULL, t - 1); /* the step before has left dS */
+    if (SERIAL) { /* dV has read P^T; dP^T, which has been waited for, came after dQ of the step before */
+        await(base, DV_DONE, t);
+        tc_after();
+    }
+    tc_store32(cells_p + TM_DS, y);
+    if (!SERIAL) await(base, DQ_FULL, t - 1); /* the step before has left dS */
     store_line(base, part, y);
     tc_wait_stores();
     tc_before();
     tell_written(base, DS_FULL);
 }
 
-/* A key's row of dV or dK from tensor memory, times factor. not begun: zeros. */
-static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16_t *to, int width, uint32_t cells,
-                                                 int exists, int begun, float factor) {
+/* A key's row of dV or dK from tensor memory, times factor: the `width` columns that exist of the `columns` that stand
+ * there. not begun: zeros. */
+static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16_t *to, int width, int columns,
+                                                 uint32_t cells, int exists, int begun, float factor) {
 #pragma unroll 1
-    for (int c = 0; c < DIM; c += 32) {
+    for (int c = 0; c < columns; c += 32) {
         float x[32];
         uint32_t y[16];
         if (begun)
@@ -240,7 +256,7 @@ static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16
 static __device__ __forceinline__ void clean_key_columns(uint32_t base) {
     await(base, KEY_COLUMNS_FULL, 0);
 #pragma unroll 2
-    for (int x = (int)threadIdx.x; x < KEYS * 8; x += MAIN_THREADS) {
+    for (uint32_t x = threadIdx.x; x < KEY_COLUMNS / 16; x += MAIN_THREADS) {
         const uint32_t chunk = base + AT_KEY_COLUMNS + 16 * x;
         if (chunk_bad(chunk)) shared_store128(chunk, make_uint4(0, 0, 0, 0));
     }
@@ -272,7 +288,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps 
     if (!v->data) return;
     const float undo = SCALED ? __uint_as_float(shared_load32(base + FACTORS)) : 1;
     uint16_t *to = (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + j) * v->row;
-    store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, tm + quarter_of() + (part ? TM_DK : TM_DV), j < w.seq.keys,
-              begun, part ? undo * p->in.scale : 1);
+    store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, part ? DIM : DIM_V, tm + quarter_of() + (part ? TM_DK : TM_DV),
+              j < w.seq.keys, begun, part ? undo * p->in.scale : 1);
 }
 #endif

@@ -7,43 +7,40 @@
 #include "kernels/device/turns.h"
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
-/* The warp's 32 queries: fragments of 16 queries and 8 columns, x[h][m] of queries 16 m.., columns 64 h... */
-constexpr int DQ_SLICES = SLICES / CTAS;
+/* The warp's 32 queries: fragments of 16 queries and 8 columns, x[m] of queries 16 m..; of fragment n x[m][4 n].. */
+constexpr int DQ_COLUMNS = DIM / CTAS;
 struct fragments {
-    uint32_t x[DQ_SLICES][2][32];
+    uint32_t x[2][DQ_COLUMNS / 2];
 };
 static __device__ __forceinline__ void load_dq(struct fragments *f, uint32_t cells) {
 #pragma unroll
-    for (int h = 0; h < DQ_SLICES; h++)
-#pragma unroll
-        for (int m = 0; m < 2; m++) tc_load_16x64(f->x[h][m], cells + 64 * h + (16u << 16) * m);
+    for (int m = 0; m < 2; m++) {
+        tc_load_16x64(f->x[m], cells + (16u << 16) * m);
+        if (DQ_COLUMNS > 64) tc_load_16x32(f->x[m] + DQ_COLUMNS / 2 - 16, cells + 64 + (16u << 16) * m);
+    }
     tc_wait_loads();
 #pragma unroll
-    for (int h = 0; h < DQ_SLICES; h++)
+    for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int m = 0; m < 2; m++)
-#pragma unroll
-            for (int c = 0; c < 32; c++) asm volatile("" : "+r"(f->x[h][m][c])); /* read after the wait */
+        for (int c = 0; c < DQ_COLUMNS / 2; c++) asm volatile("" : "+r"(f->x[m][c])); /* read after the wait */
 }
 /* to: the warp's part of the tile, the lane's four numbers of a fragment. */
 static __device__ __forceinline__ void add_dq(float *to, const struct fragments *f) {
 #pragma unroll
-    for (int h = 0; h < DQ_SLICES; h++)
+    for (int n = 0; n < DQ_COLUMNS / 8; n++)
 #pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                const uint32_t *y = f->x[h][m] + 4 * n;
-                const float x[4] = {__uint_as_float(y[0]), __uint_as_float(y[1]), __uint_as_float(y[2]),
-                                    __uint_as_float(y[3])};
-                reduce_add4(to + ((8 * h + n) * 2 + m) * 128, x);
-            }
+        for (int m = 0; m < 2; m++) {
+            const uint32_t *y = f->x[m] + 4 * n;
+            const float x[4] = {__uint_as_float(y[0]), __uint_as_float(y[1]), __uint_as_float(y[2]),
+                                __uint_as_float(y[3])};
+            reduce_add4(to + (n * 2 + m) * 128, x);
+        }
 }
 
-/* Where in a tile's sums the warp's fragments begin: 32 queries; of a pair, 64 columns. */
+/* Where in a tile's sums the warp's fragments begin: 32 queries; of a pair, half of the columns. */
 static __device__ __forceinline__ int part_of_dq(void) {
     const int quarter = warp_of() % 4;
-    return PAIR ? (2 * rank_of() + quarter % 2) * (32 * DIM) + quarter / 2 * (32 * 64) : quarter * (32 * DIM);
+    return PAIR ? (2 * rank_of() + quarter % 2) * (32 * DIM) + quarter / 2 * (32 * DQ_COLUMNS) : quarter * (32 * DIM);
 }
 
 /* In order: the key tiles before this one, from the first that sees a row of the tile, have added theirs. */

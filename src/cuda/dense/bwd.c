@@ -10,6 +10,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
                                        .keys = c->keys,
                                        .rows = c->rows,
                                        .dim = c->dim,
+                                       .dim_v = c->dim,
                                        .full = c->full,
                                        .row_warps = c->q_rows,
                                        .dim_warps = c->warps / c->q_rows,

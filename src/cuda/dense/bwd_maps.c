@@ -15,15 +15,15 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
     struct attn_cuda_bwd_main m = {.fours = 1, .row_warps = 4, .dim_warps = 1, .ordered = k->deterministic};
     if (k->features == ATTN_CUDA_SM100A) {
         const struct kp_sdpa_bwd_sm100_config *c = k->impl;
-        m.symbol = c->symbol, m.dim = c->dim;
+        m.symbol = c->symbol, m.dim = c->dim, m.dim_v = c->dim_v;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM100_KEYS * m.ctas, m.rows = KP_SDPA_BWD_SM100_ROWS;
         m.box_rows = m.rows / m.ctas;
         m.threads = KP_SDPA_BWD_SM100_THREADS;
-        m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->stages, c->pair);
+        m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->dim_v, c->stages, c->pair);
     } else {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
-        m.symbol = c->symbol, m.dim = c->dim;
+        m.symbol = c->symbol, m.dim = m.dim_v = c->dim;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = c->rows;
         m.row_warps = m.rows / 16; /* a product of 64 rows after the other */
@@ -92,7 +92,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_bwd_main m = main_of(k);
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct speed speed = speed_of(k, m.dim);
-    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), padding = dims > 0 ? 5 * m.dim / dims : 1;
+    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v);
+    const double padding = dims > 0 ? (3 * m.dim + 2 * m.dim_v) / dims : 1;
     const double key_tiles = (double)attn_cuda_blocks(p->seq_k, m.keys), keys = (double)p->seq_k,
                  tiles = key_tiles * (double)p->batch * (double)p->heads_k;
     const double idle = tiles > 0 ? ceil(tiles / l->n_sms) * l->n_sms / tiles : 1;
@@ -121,9 +122,13 @@ static void write_prepared(const struct attn_kernel *k, const struct attn_core_d
     attn_cuda_bwd_write_prepared(dev, &m, p, out);
 }
 
+/* Whether a main kernel reads q and k by columns, too. */
+static int reads_columns(const struct attn_cuda_bwd_main *m) { return m->dim != m->dim_v; }
+
 static attn_status write_maps(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
                               const attn_problem *p, const struct kp_sdpa_bwd_scaled *kp, void *room) {
-    struct kp_sdpa_bwd_maps *out = room;
+    struct kp_sdpa_bwd_column_maps *all = room;
+    struct kp_sdpa_bwd_maps *out = &all->rows;
     const struct kp_sdpa *in = &kp->bwd.in;
     const int packed = attn_core_has(p, ATTN_PACKED);
     const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
@@ -133,14 +138,18 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
     TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &out->q));
     TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &out->k));
     TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, keys, &out->v));
-    return attn_cuda_sdpa_map(dev, "dout", &kp->bwd.dout, p->dim_v, rows_q, p->heads_q, batch, rows, &out->dout);
+    TRY(attn_cuda_sdpa_map(dev, "dout", &kp->bwd.dout, p->dim_v, rows_q, p->heads_q, batch, rows, &out->dout));
+    if (!reads_columns(m)) return ATTN_OK;
+    TRY(attn_cuda_sdpa_narrow_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &all->q_columns));
+    return attn_cuda_sdpa_narrow_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &all->k_columns);
 }
 
 static attn_status launch_prepared(const struct attn_kernel *k, const struct attn_core_device *dev,
                                    const attn_problem *p, const void *from, const attn_args *args) {
     const struct attn_cuda_bwd_main m = main_of(k);
-    struct kp_sdpa_bwd_maps room;
-    const struct attn_cuda_bwd_extra extra = {.write = write_maps, .room = &room, .bytes = sizeof room};
+    struct kp_sdpa_bwd_column_maps room;
+    const struct attn_cuda_bwd_extra extra = {
+        .write = write_maps, .room = &room, .bytes = reads_columns(&m) ? sizeof room : sizeof room.rows};
     return attn_cuda_bwd_launch(dev, &m, p, from, args, &extra);
 }
 
@@ -168,7 +177,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define ROW(stem, tail, architecture, words, feature, config, is_ordered, order, dtype_of_line)                        \
     {.name = "attn_sdpa_bwd_" stem tail,                                                                               \
      .arch = architecture,                                                                                             \
-     .summary = words "D and DV to the number in the name; no softcap, ALiBi, mask; dQ is summed in " order,           \
+     .summary = words "D and DV to the numbers in the name; no softcap, ALiBi, mask; dQ is summed in " order,          \
      .op = ATTN_OP_SDPA_BWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \

@@ -82,7 +82,8 @@ static struct attn_cuda_bwd_geometry lay_out(const struct attn_cuda_bwd_main *c,
 
 int attn_cuda_bwd_refuse(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m, const attn_problem *p,
                          struct attn_text *why) {
-    if (attn_cuda_sdpa_refuse(p, m->dim, m->dim, why) || attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why) ||
+    if (attn_cuda_sdpa_refuse(p, m->dim, m->dim_v, why) ||
+        attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
         attn_cuda_refuse_image(dev, convert_of(dev, m, p), 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
         attn_cuda_dout_refuse(dev, why) || (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||

@@ -9,7 +9,8 @@
 /* A main kernel. */
 struct attn_cuda_bwd_main {
     const char *symbol;
-    int32_t keys, rows, dim;       /* key tile, query rows of a step, padded head dim */
+    int32_t keys, rows;            /* key tile, query rows of a step */
+    int32_t dim, dim_v;            /* padded head dims */
     int32_t ctas;                  /* that share a key tile, a cluster; 0 counts as 1 */
     int32_t box_rows;              /* query rows that a copy by tensor map takes */
     int32_t full;                  /* 1: lse in natural units and shares: struct kp_sdpa_bwd */

@@ -10,6 +10,11 @@ attn_status attn_cuda_sdpa_map(const struct attn_core_device *dev, const char *n
                                int64_t columns, int64_t rows, int64_t heads, int64_t batch, uint32_t box,
                                struct kp_tensor_map *map);
 
+/* The same, boxes of 32 columns in the 64-byte swizzle. */
+attn_status attn_cuda_sdpa_narrow_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
+                                      int64_t columns, int64_t rows, int64_t heads, int64_t batch, uint32_t box,
+                                      struct kp_tensor_map *map);
+
 /* Forward, tiles of `rows` query rows: how they are dealt to CTAs; the number of pieces. counts_packed: the kernel
  * counts pairs of tiles over the lengths of packed sequences itself. */
 int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps);
