@@ -312,6 +312,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd b=5 hq=4 hk=2 sq=150 sk=200 d=128 f16 packed total_q=400 total_k=500 causal sink lse_with_sink grad_sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)
     attn_sim_check(check_sm100_bwd_steps sdpa_bwd_sm100_bf16_d128 3
                    "sdpa_bwd hq=3 hk=1 sq=333 sk=340 d=96 dv=128 bf16 left=190 right=60 dlse align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    # A sink that lse excludes: prepare takes it into the row's lse.
+    attn_sim_check(check_sm100_bwd_sink sdpa_bwd_sm100_f16_d64 100
+                   "sdpa_bwd b=2 hq=2 sq=9 sk=40 d=64 f16 sink grad_sink lse_base_2 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_wgmma_bwd_sink sdpa_bwd_wgmma_sm90_bf16_d64 106
+                   "sdpa_bwd hq=3 sq=9 sk=40 d=64 bf16 sink grad_sink causal bottom_right align=16")
     # D 192: tails that hold NaN, which all four forms of Q and dO must lose; in order, with f16's factor; a NaN of dout.
     attn_sim_check(check_sm100_bwd_wide_tails sdpa_bwd_sm100_bf16_d192_v128 24
                    "sdpa_bwd b=2 hq=2 hk=1 sq=170 sk=280 d=192 dv=128 bf16 seqlens_q seqlens_k align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)

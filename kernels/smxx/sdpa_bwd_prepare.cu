@@ -6,9 +6,11 @@
  *   D = sum_c out dout     g = 1 / (1 + exp(sink - lse)), 1 without a sink or if lse includes it
  *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
  *
- * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). An empty row (lse = +inf or -inf) gets lse = +inf,
- * shift = 0 and is not read further; a row past its sequence gets PAST_END. A row whose lse is finite and whose q is
- * not has seen no key: lse is its sink's, and the row counts as empty, too. Shared memory: none, or 64 bytes. */
+ * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). Main kernels without g (stat_log2) get a lse that
+ * includes the sink, so that P' is P and shift is D: they have no dlse where lse excludes the sink. An empty row
+ * (lse = +inf or -inf) gets lse = +inf, shift = 0 and is not read further; a row past its sequence gets PAST_END. A row
+ * whose lse is finite and whose q is not has seen no key: lse is its sink's, and the row counts as empty, too. Shared
+ * memory: none, or 64 bytes. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
@@ -67,6 +69,11 @@ static __device__ __forceinline__ int64_t row_place(const struct kp_view *v, int
     return b * v->batch + h * v->head + row * v->row;
 }
 
+/* log(e^x + e^y), x finite or NaN. */
+static __device__ __forceinline__ float log_sum(float x, float y) {
+    return fmaxf(x, y) + log1pf(expf(-fabsf(x - y)));
+}
+
 /* What is read of a row at once, whether it turns out to be empty or not: lse, and 8 elements of out and dout a lane
  * where they are 16 bytes in a row. */
 struct first_words {
@@ -93,7 +100,7 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
                                                    const struct first_words *first, struct most *most) {
     const int inside = i < s->sq;
     const int64_t row = s->q0 + i;
-    const float given = first->lse;
+    float given = first->lse;
     const int alive = inside && fabsf(given) != INF;
     int sees = alive;
     if (p->in.flags & KP_LSE_WITH_SINK) {
@@ -120,8 +127,10 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
     const float natural = base2 ? given * LN2 : given;
     const float dlse = alive ? row_number(&p->dlse, b, h, row) * (base2 ? LOG2E : 1) : 0;
-    const float share = includes || !p->in.sink ? 1 : 1 / (1 + expf(sink - natural));
+    const int excludes = p->in.sink && !includes;
+    const float share = !excludes || p->stat_log2 ? 1 : 1 / (1 + expf(sink - natural));
     const float p_sink = includes ? expf(sink - natural) : 1 / (1 + expf(natural - sink));
+    if (excludes && p->stat_log2) given = log_sum(natural, sink) * (base2 ? LOG2E : 1);
     const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
     ((float *)p->stat_lse)[stat_row] = !inside ? PAST_END : sees ? lse : INF;
     const float shift = sees ? share * dot - dlse : 0;

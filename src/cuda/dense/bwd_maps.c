@@ -48,13 +48,14 @@ static struct speed speed_of(const struct attn_kernel *k, int32_t dim) {
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
 static int refuse_features(const attn_problem *p, struct attn_text *why) {
-    const char *missing = p->softcap > 0  ? "softcap"
-                          : p->alibi      ? "ALiBi"
-                          : p->mask_dtype ? "a mask"
-                          : attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
-                              ? "a sink that lse excludes"
-                          : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
-                                                          : NULL;
+    const char *missing =
+        p->softcap > 0  ? "softcap"
+        : p->alibi      ? "ALiBi"
+        : p->mask_dtype ? "a mask"
+        : attn_core_has(p, ATTN_SINK) && attn_core_has(p, ATTN_DLSE) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
+            ? "dlse with a sink that lse excludes"
+        : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
+                                        : NULL;
     if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
     return missing != NULL;
 }
