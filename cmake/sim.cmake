@@ -321,7 +321,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_sim_check(check_sm100_bwd_wide_tails sdpa_bwd_sm100_bf16_d192_v128 24
                    "sdpa_bwd b=2 hq=2 hk=1 sq=170 sk=280 d=192 dv=128 bf16 seqlens_q seqlens_k align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_bwd_wide_ordered sdpa_bwd_sm100_f16_d192_v128_ordered 7
-                   "sdpa_bwd hq=2 hk=1 sq=300 sk=520 d=192 dv=120 f16 causal bottom_right align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+                   "sdpa_bwd hq=2 hk=1 sq=140 sk=520 d=192 dv=120 f16 causal bottom_right align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
     attn_sim_check(check_sm100_bwd_wide_nan_dout sdpa_bwd_sm100_bf16_d192_v128 6308176969881
                    "sdpa_bwd b=2 hq=2 hk=1 sq=40 sk=70 d=192 dv=128 bf16 causal align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     # The same on pairs of CTAs: tails that hold NaN, the exchange of dS in order, packed sequences with f16's factor.

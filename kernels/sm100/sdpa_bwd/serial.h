@@ -100,13 +100,12 @@ static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_colum
 
 /* ---- cleaning ---- */
 
-/* As zero_rows, of slices of 32 columns. */
+/* As zero_rows, of slices of 32 columns: 64 bytes of a row, in whatever order the swizzle has them. */
 static __device__ __forceinline__ void zero_half_rows(uint32_t tile, int first, uint32_t rows) {
 #pragma unroll 1
     for (; rows; rows &= rows - 1) {
         const int r = first + __ffs((int)rows) - 1, x = lane_of();
-        if (x < DIM / 16)
-            shared_store128(tile + x / 4 * (ROWS * 64) + r * 64 + ((x % 4 ^ (r / 2 & 3)) << 4), make_uint4(0, 0, 0, 0));
+        if (x < DIM / 16) shared_store128(tile + x / 4 * (ROWS * 64) + r * 64 + x % 4 * 16, make_uint4(0, 0, 0, 0));
     }
 }
 enum operand { DOUT_BY_ROWS, DOUT_BY_COLUMNS, Q_BY_COLUMNS };
