@@ -142,6 +142,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd hq=19 sq=4 sk=300 d=576 topk=300 bf16 topk_length sink grad_sink dlse with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_h64_blocks mla_bwd_sm100_bf16_d512_h64_det 17
                    "mla_bwd hq=100 sq=3 sk=300 d=512 topk=200 bf16 deterministic with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+    # f16: the power of two of P and dS falls within a work tile.
+    foreach(row h128 h64)
+      attn_sim_check(check_sm100_f16_${row} mla_bwd_sm100_f16_d512_${row} 7
+                     "mla_bwd hq=20 sq=2 sk=400 d=512 topk=192 f16 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    endforeach()
     attn_sim_check(check_sm100_fwd mla_fwd_sm100_bf16_d576_h128 15
                    "mla_fwd b=2 hq=100 sq=4 sk=400 d=576 topk=300 bf16 causal q_start=300 topk_length sink scale=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_fwd_parts mla_fwd_sm100_bf16_d512_h128 2
@@ -216,6 +221,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd b=2 hq=20 sq=13 sk=90 d=512 topk=130 bf16 group=4 causal q_start=40 topk_length with_dist dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
     attn_sim_check(check_sm100_joined_8 mla_bwd_joined_sm100_bf16_d576 7
                    "mla_bwd hq=8 sq=41 sk=300 d=576 topk=100 bf16 topk_length sink grad_sink dlse dkv=f32 accumulate align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_joined_f16 mla_bwd_joined_sm100_f16_d576 12
+                   "mla_bwd hq=20 sq=8 sk=400 d=576 topk=192 f16 with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_no_keys mla_bwd_joined_sm100_bf16_d576 1 "mla_bwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 align=16" ATTNSIM_GPU=b200)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.

@@ -89,7 +89,7 @@ op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16
 
 # One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
-    local row op dtype width heads group align policy text n one_seed dtypes left_out=0 number
+    local row op dtype width heads group align part policy text n one_seed dtypes left_out=0 number
     for policy in $policies; do
         for one_seed in $(seeds_of "$policy"); do plan_seed; done
         left_out=$((left_out + 1))
@@ -132,11 +132,19 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
         [[ $row != *_joined_* ]] || heads=${heads:-8} align=align=16
+        # sparse rows in f16 on sm_100 share all but a factor with those in bf16: a part of the problems
+        part=1
+        [[ $row != attn_sdpa_* && $row = *_sm100_f16_* ]] && part=3
+        [[ $part = 1 || $op != mla_bwd ]] || part=9
         [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
+            if [ "$all" = 0 ] && [ $part != 1 ] && [ $(((number + n) % part)) != $left_out ]; then
+                n=$((n + 1))
+                continue
+            fi
             # rows of mla_fwd that order a list take one of its problems alone
-            if [ "$all" = 0 ] && [[ $row != attn_mla_fwd_*_ordered* ]] && [ $(((number + n) % 3)) = $left_out ]; then
+            if [ "$all" = 0 ] && [[ $row != attn_mla_fwd_*_ordered* ]] && [ $part = 1 ] && [ $(((number + n) % 3)) = $left_out ]; then
                 n=$((n + 1))
                 continue
             fi
@@ -151,7 +159,9 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         number=$((number + 1))
     done <"$out/rows"
     [ "$repeat" = 0 ] || while read -r row; do
-        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$repeat"
+        n=$repeat
+        [[ $row = attn_sdpa_* || $row != *_sm100_f16_* ]] || n=1
+        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$n"
     done < <(grep _sm100_ "$out/rows")
     [ "$repeat$per_op" = 00 ] || while read -r op dtype; do
         n=$repeat

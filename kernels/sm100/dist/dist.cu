@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Attention distribution on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512, up to HEADS heads. Simulated, not yet
- * run on silicon. A pair of CTAs, a cluster, owns a work tile: one query, or a part of its slots where queries are few;
- * a tile is 256 of its slots, 128 in each CTA.
+ * Attention distribution on Blackwell (tcgen05, sm_100a): bf16, f16, D = 576 or 512, up to HEADS heads. Simulated, not
+ * yet run on silicon. A pair of CTAs, a cluster, owns a work tile: one query, or a part of its slots where queries are
+ * few; a tile is 256 of its slots, 128 in each CTA.
  *
  *   a[t] = factor sum_h 2^(scale log2(e) q_h . k_t - lse_h log2(e)), 0 at invalid slots; an infinite lse adds nothing
  *
@@ -29,7 +29,7 @@
 
 constexpr int DIM = CFG_DIM, HEADS = CFG_HEADS, SLICES = DIM / 64, KEYS = KP_DIST_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int RING = KP_DIST_SM100_RING, Q_BUFFERS = 128 / HEADS;
-static_assert(CFG_DTYPE == KP_BF16 && DIM % 64 == 0 && (HEADS == 64 || HEADS == 128), "what the layout is for");
+static_assert(DIM % 64 == 0 && (HEADS == 64 || HEADS == 128), "what the layout is for");
 constexpr uint32_t SLICE = KP_DIST_SM100_SLICE, Q_SLICE = HEADS / 2 * 128, Q_BYTES = SLICES * Q_SLICE;
 constexpr uint32_t AT_Q = 0, AT_K = Q_BUFFERS * Q_BYTES, AT_LSE = AT_K + RING * SLICE,
                    AT_BARRIERS = AT_LSE + 2 * HEADS * 4;
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void run_copies(const struct kp_dist_sm100 *p,
 
 static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *p, uint32_t base, uint32_t tm) {
     constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16);
-    constexpr uint32_t SHAPE = tc_shape(256, HEADS, 0);
+    constexpr uint32_t SHAPE = tc_shape(256, HEADS, 0, CFG_DTYPE);
     uint32_t n = 0, place = 0, tile = 0;
     struct work w;
     for (int64_t x = first_work(); next_work(p, &w, x); x += work_step()) {

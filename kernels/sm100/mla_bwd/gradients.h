@@ -3,6 +3,11 @@
 #ifndef ATTN_SM100_MLA_BWD_GRADIENTS_H
 #define ATTN_SM100_MLA_BWD_GRADIENTS_H
 
+/* A sum of products, f16: without its power of two. */
+static __device__ __forceinline__ float scaled(uint32_t word, float down) {
+    return SCALED ? __uint_as_float(word) * down : __uint_as_float(word);
+}
+
 /* Of key `key`, a thread's four neighbouring columns. */
 static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, float a, float b, float c,
                                                float d) {
@@ -16,10 +21,10 @@ static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t
 
 /* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
  * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. on: a bit for each key, those that take
- * something. */
+ * something. down: undoes the power of two. */
 template <int N>
 static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64_t on, const uint32_t *x,
-                                                const uint32_t *y) {
+                                                const uint32_t *y, float down) {
     on >>= 2 * (lane_of() & 3);
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
@@ -27,8 +32,8 @@ static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64
 #pragma unroll
         for (int e = 0; e < 2; e++)
             add_key(to, e ? offsets.z : offsets.x, on >> (8 * n + e) & 1 ? e ? offsets.w : offsets.y : NOWHERE,
-                    __uint_as_float(x[4 * n + e]), __uint_as_float(x[4 * n + 2 + e]), __uint_as_float(y[4 * n + e]),
-                    __uint_as_float(y[4 * n + 2 + e]));
+                    scaled(x[4 * n + e], down), scaled(x[4 * n + 2 + e], down), scaled(y[4 * n + e], down),
+                    scaled(y[4 * n + 2 + e], down));
     }
 }
 
@@ -40,7 +45,7 @@ static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) 
 
 /* A tile's dKV, as far as a turn has summed it. on: entries that take something. */
 static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm, int rank,
-                                                uint32_t note, float *to, uint64_t on, uint32_t *sum) {
+                                                uint32_t note, float *to, uint64_t on, float down, uint32_t *sum) {
     const int quarter = warp_of() % 4;
     const uint32_t lanes = (uint32_t)quarter << 21;
 #pragma unroll 1
@@ -52,7 +57,7 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         tc_load_16x64(x, cells);
         tc_load_16x64(y, cells + (16u << 16));
         release_sum(base, *sum);
-        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, x, y);
+        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, x, y, down);
     }
     if (ROPE) { /* lanes 64 g ..: keys of half g */
         const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
@@ -64,31 +69,33 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         release_sum(base, *sum);
         if (quarter % 2 == 0)
             add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2),
-                               on >> CTA_KEYS * (quarter / 2), x, y);
+                               on >> CTA_KEYS * (quarter / 2), x, y, down);
         ++*sum;
     }
 }
 
-/* All tiles of a work tile. Joined lists: whether one of them is not finite. */
-static __device__ __forceinline__ int run_gradients(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                    uint32_t tm, int rank, uint32_t tile, uint32_t *sum) {
+/* All tiles of a work tile. Returns their words as one. */
+static __device__ __forceinline__ uint32_t run_gradients(const struct kp_mla_bwd *p, const struct work *w,
+                                                         uint32_t base, uint32_t tm, int rank, uint32_t tile,
+                                                         uint32_t *sum) {
     const int wanted = p->dkv.data != 0;
-    int odd = 0;
+    uint32_t words = 0;
     float *to = PAIRS ? (float *)p->pairs + w->number * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
     to += lane_of() / 4 * 4;
 #pragma unroll 1
     for (int t = 0; t < w->tiles; t++, tile++) {
         const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
         await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
-        if (JOINED) await_ds(base, tile);
-        const int odd_tile = JOINED && is_odd(base, tile);
-        const struct turns turns = turns_of_tile(p, w, t, odd_tile);
-        odd |= odd_tile;
+        if (WORDS) await_ds(base, tile);
+        const uint32_t word = WORDS ? word_of_tile(base, tile) : 0;
+        const struct turns turns = turns_of_tile(p, w, t, word & WORD_ODD);
+        words = fold_words(words, word);
+        const float down = power_of_two(-exponent_of(words));
 #pragma unroll 1
         for (int r = turns.from; wanted && r < turns.until; r++)
             add_turn(p, base, tm, rank, note, to, turns.whole ? ~UINT64_C(0) : shared_load64(note + NOTE_KEYS + 8 * r),
-                     sum);
-        if (JOINED) {
+                     down, sum);
+        if (WORDS) {
             __syncwarp();
             if (lane_of() == 0) free_note_of_both(base, tile);
         } else {
@@ -96,35 +103,34 @@ static __device__ __forceinline__ int run_gradients(const struct kp_mla_bwd *p, 
         }
     }
     if (JOINED && threadIdx.x == 128) { /* for the copies of the second pass, which have read the word before */
-        shared_store32(base + AT_ODD_WORK, (uint32_t)odd);
+        shared_store32(base + AT_ODD_WORK, words & WORD_ODD);
         mbar_arrive(at_barrier(base, ODD_FULL));
     }
-    return odd;
+    return words;
 }
 
 /* 32 columns of the thread's head. */
-static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[32], int exists, int empty) {
+static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[32], int exists, int empty, float down) {
     if (!exists) return;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         uint32_t y[4];
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            y[e] =
-                empty ? 0 : pack16(KP_BF16, __uint_as_float(x[8 * c + 2 * e]), __uint_as_float(x[8 * c + 2 * e + 1]));
+            y[e] = empty ? 0 : pack16(TYPE, scaled(x[8 * c + 2 * e], down), scaled(x[8 * c + 2 * e + 1], down));
         ((uint4 *)to)[c] = make_uint4(y[0], y[1], y[2], y[3]);
     }
 }
 
 /* Stacked: of dQ^T a thread's column d, 32 heads; bits of those that exist, and of those that are not empty. */
 static __device__ __forceinline__ void store_dq_column(uint16_t *to, int64_t step, const uint32_t x[32], uint32_t exist,
-                                                       uint32_t alive) {
+                                                       uint32_t alive, float down) {
 #pragma unroll
     for (int h = 0; h < 32; h++, to += step)
-        if (exist >> h & 1) *to = alive >> h & 1 ? (uint16_t)pack16(KP_BF16, __uint_as_float(x[h]), 0) : (uint16_t)0;
+        if (exist >> h & 1) *to = alive >> h & 1 ? (uint16_t)pack16(TYPE, scaled(x[h], down), 0) : (uint16_t)0;
 }
 static __device__ __forceinline__ void run_dq_columns(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                      uint32_t tm, int rank, uint32_t nth) {
+                                                      uint32_t tm, int rank, uint32_t nth, float down) {
     const int quarter = warp_of() % 4, lane = lane_of();
     const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
     const struct alive alive = alive_of(p, w);
@@ -141,14 +147,14 @@ static __device__ __forceinline__ void run_dq_columns(const struct kp_mla_bwd *p
         tc_wait_loads();
         if (!rope || quarter % 2 == 0)
             store_dq_column(dq_of_row(p, w, 32 * upper) + column + lane, p->dq.head, x, upper ? high : low,
-                            upper ? alive.word[1] : alive.word[0]);
+                            upper ? alive.word[1] : alive.word[0], down);
     }
     tc_before();
 }
 
 /* dQ of a work tile: lanes 64 g + h: head h, columns of half g. query >= 0: that of the group alone. */
 static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                              uint32_t tm, int rank, uint32_t nth, int query) {
+                                              uint32_t tm, int rank, uint32_t nth, int query, float down) {
     const int quarter = warp_of() % 4, half = quarter / 2;
     const int row = rank * CTA_HEADS + quarter % 2 * 32 + lane_of();
     const int64_t state = state_of_row(p, w, row);
@@ -163,19 +169,20 @@ static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const 
         uint32_t x[32];
         tc_load32(x, cells + c);
         tc_wait_loads();
-        store_dq(to + (c < HALF_V ? half * HALF_V + c : DIM_V + half * HALF_ROPE), x, exists, empty);
+        store_dq(to + (c < HALF_V ? half * HALF_V + c : DIM_V + half * HALF_ROPE), x, exists, empty, down);
     }
     tc_before();
 }
 static __device__ __forceinline__ void run_turns_of_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                       uint32_t tm, int rank, int odd, uint32_t *turn) {
-    const struct turns turns = turns_of_dq(w, odd);
+                                                       uint32_t tm, int rank, uint32_t words, uint32_t *turn) {
+    const struct turns turns = turns_of_dq(w, words & WORD_ODD);
+    const float down = power_of_two(-exponent_of(words));
 #pragma unroll 1
     for (int r = turns.from; r < turns.until; r++, ++*turn) {
         if (STACKED)
-            run_dq_columns(p, w, base, tm, rank, *turn);
+            run_dq_columns(p, w, base, tm, rank, *turn, down);
         else
-            run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r);
+            run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r, down);
         if (JOINED) tell_read(base, 0, DQ_EMPTY);
     }
 }

@@ -21,10 +21,11 @@
 
 constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC, JOINED = CFG_JOINED;
 constexpr int HEADS = CFG_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
-constexpr int HALF_V = DIM_V / 2;         /* columns of V, and of dKV, that a CTA has */
-constexpr int HALF_ROPE = 32;             /* and of rope */
-constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
-static_assert(CFG_DTYPE == KP_BF16, "dS in f16 would need a factor");
+constexpr int HALF_V = DIM_V / 2;                        /* columns of V, and of dKV, that a CTA has */
+constexpr int HALF_ROPE = 32;                            /* and of rope */
+constexpr uint32_t NOWHERE = 0x80000000u;                /* no offset in elements is that far from its tensor's start */
+constexpr int TYPE = CFG_DTYPE, SCALED = TYPE == KP_F16; /* P and dS have a power of two, words.h */
+constexpr int WORDS = JOINED || SCALED;                  /* of a tile, from warps of scores to both CTAs, words.h */
 constexpr int QUERIES = JOINED ? KP_MLA_BWD_JOINED_SM100_GROUP : 1; /* of a work tile, at most */
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
 static_assert(!(JOINED && PAIRS), "entries have no rows of their own");
@@ -65,10 +66,10 @@ constexpr uint32_t AT_NOTES = AT_P + BUFFERS * DS_STAGE;
 constexpr int NOTES = 4;                 /* tiles */
 constexpr uint32_t NOTE_KEYS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
 constexpr uint32_t NOTE = NOTE_KEYS + (JOINED ? 8 * QUERIES : 16);
-/* Joined lists: for each of these tiles, in both CTAs, uint32_t [8 warps of scores of the pair]: whether a score or dP
- * is not finite; then, for the warp of copies, whether any of the work tile is. */
-constexpr uint32_t AT_ODD = AT_NOTES + NOTES * NOTE, ODD = 32, AT_ODD_WORK = AT_ODD + NOTES * ODD;
-constexpr uint32_t AT_BARRIERS = AT_ODD + (JOINED ? NOTES * ODD + 16 : 0);
+/* Joined lists, f16: for each of these tiles, in both CTAs, uint32_t [8 warps of scores of the pair], words.h; then,
+ * for the warp of copies, whether anything of the work tile is not finite. */
+constexpr uint32_t AT_WORDS = AT_NOTES + NOTES * NOTE, TILE_WORDS = 32, AT_ODD_WORK = AT_WORDS + NOTES * TILE_WORDS;
+constexpr uint32_t AT_BARRIERS = AT_WORDS + (WORDS ? NOTES * TILE_WORDS + 16 : 0);
 /* A tile of K, by pass:
  *   scores      [SLICES][32 keys of this CTA][64 columns]
  *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
@@ -79,8 +80,8 @@ constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
                    AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0),
                    AT_OTHER_END = AT_OTHER_DOUT + (STACKED ? 0 : 4 * Q_SLICE);
 
-/* Joined lists: DS_FULL is each CTA's, and has the stages of the notes, which guard AT_ODD. */
-constexpr int DS_STAGES = JOINED ? NOTES : 1;
+/* With words: DS_FULL is each CTA's, and has the stages of the notes, which guard the words. */
+constexpr int DS_STAGES = WORDS ? NOTES : 1;
 /* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
 enum barrier {
     Q_FULL,                           /* TMA: Q and dO of this CTA's heads                    work tiles */
@@ -106,8 +107,9 @@ enum barrier {
     DQ_EMPTY,                         /* joined lists: L, 8 warps: dQ is in registers         turns of dQ, as DQ_FULL */
     ODD_FULL,                         /* joined lists, 1: AT_ODD_WORK stands                  work tiles */
     NOTES_FULL,                       /* 1: notes of a tile                                   4 stages */
-    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps; joined lists: 13, gradients of both CTAs, products, and scores */
-    BARRIERS = NOTES_EMPTY + NOTES
+    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps; with words: 13, gradients of both CTAs, products, and scores */
+    WORDS_FULL = NOTES_EMPTY + NOTES, /* f16, 8 warps of both CTAs: a tile's words stand          tiles */
+    BARRIERS = WORDS_FULL + SCALED
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
 constexpr uint32_t SHARED_BYTES = AT_SLOT + 16;
@@ -149,42 +151,4 @@ static __device__ __forceinline__ void tell_written(uint32_t base, int barrier) 
     if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), 0));
 }
 
-/* dS of tile number `tile`: by a warp of scores, for whoever waits. Joined lists: in both CTAs, since gradients are
- * taken as AT_ODD says, which lane 0 has written. */
-static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
-    if (!JOINED) {
-        tell_written(base, DS_FULL);
-        return;
-    }
-    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % NOTES));
-    async_fence_cluster();
-    __syncwarp();
-    if (lane_of() != 0) return;
-    cluster_signal(cluster_address(barrier, 0));
-    cluster_signal(cluster_address(barrier, 1));
-}
-static __device__ __forceinline__ void await_ds(uint32_t base, uint32_t tile) {
-    if (JOINED)
-        await_pair(base, DS_FULL + (int)(tile % NOTES), tile / NOTES);
-    else
-        await_pair(base, DS_FULL, tile);
-}
-/* Joined lists: AT_ODD, by a warp of scores, and for whoever has waited for dS. */
-static __device__ __forceinline__ void note_odd(uint32_t base, int rank, uint32_t tile, uint32_t odd) {
-    const uint32_t cell = base + AT_ODD + ODD * (tile % NOTES) + 4 * (uint32_t)(4 * rank + warp_of());
-    if (lane_of() != 0) return;
-    shared_store32(cell, odd);
-    cluster_store32(cluster_address(cell, 1 - (uint32_t)rank), odd);
-}
-static __device__ __forceinline__ int is_odd(uint32_t base, uint32_t tile) {
-    const uint32_t cells = base + AT_ODD + ODD * (tile % NOTES);
-    const uint4 x = shared_load128(cells), y = shared_load128(cells + 16);
-    return (x.x | x.y | x.z | x.w | y.x | y.y | y.z | y.w) != 0;
-}
-/* One thread: it has read AT_ODD, and of a note what it wants. */
-static __device__ __forceinline__ void free_note_of_both(uint32_t base, uint32_t tile) {
-    const uint32_t barrier = at_barrier(base, NOTES_EMPTY + (int)(tile % NOTES));
-    cluster_arrive(cluster_address(barrier, 0));
-    cluster_arrive(cluster_address(barrier, 1));
-}
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA backward on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512. Simulated, not yet run on silicon. A pair
- * of CTAs, a cluster, owns 128 or 64 heads of one query and walks the query's slots twice, 64 at a time.
+ * Sparse MLA backward on Blackwell (tcgen05, sm_100a): bf16, f16, D = 576 or 512. Simulated, not yet run on silicon. A
+ * pair of CTAs, a cluster, owns 128 or 64 heads of one query and walks the query's slots twice, 64 at a time.
  *
  *   S = Q K^T      P' = exp2(scale log2(e) S - lse2)      dP = dO V^T      P = g P'      dS = scale P' (g dP - shift)
  *   dKV^T = dO^T P + Q^T dS (first pass)                  dQ = dS K (second pass)
@@ -29,6 +29,8 @@
  * Joined lists: the 128 rows are heads of 2, 4 or 8 neighbouring queries, and slots are entries of their joined list
  * (group.h); a group whose values are not all finite takes several turns over queries.
  *
+ * f16: P and dS of a tile have a power of two in common, which all rows of the work tile share (words.h).
+ *
  * Roles: warps 0..3 scores (P, dS), 4..7 gradients (dKV, dQ out), 8 products (even CTA; one thread), 9 copies, 10 notes
  * (where a slot's gradient goes, which slots are valid). Between work tiles warps 0..7 bring Q^T and dO^T (operands.h).
  * Registers: at most 168 a thread, no spills. Tensor memory, shared memory, barriers: layout.h.
@@ -47,6 +49,7 @@
 #else
 #include "kernels/sm100/mla_bwd/query.h"
 #endif
+#include "kernels/sm100/mla_bwd/words.h"
 #include "kernels/sm100/mla_bwd/operands.h"
 #include "kernels/sm100/mla_bwd/gradients.h"
 #include "kernels/sm100/mla_bwd/loads.h"
@@ -55,11 +58,11 @@
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (int x = 0; x < BARRIERS; x++) {
-        const int joined8 = JOINED && ((x > DS_FULL && x < PDS_EMPTY) || x == DQ_EMPTY);
-        const int warps8 = joined8 || x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL ||
+        const int more8 = (WORDS && x > DS_FULL && x < PDS_EMPTY) || (JOINED && x == DQ_EMPTY);
+        const int warps8 = more8 || x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL ||
                            x == DS_FULL || x == SUM_EMPTY || x == SUM_EMPTY + 1;
         int count = x == CELLS_FULL ? 16 : x == DS_STORED ? 4 : warps8 ? 8 : 1;
-        if (x >= NOTES_EMPTY) count = JOINED ? 13 : 8;
+        if (x >= NOTES_EMPTY) count = WORDS && x < WORDS_FULL ? 13 : 8;
         mbar_init(at_barrier(base, x), count);
     }
     mbar_init_fence();
@@ -76,8 +79,8 @@ static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm
         if (warp_of() < 4) {
             run_scores(p, &w, base, tm, rank, tile, done);
         } else {
-            const int odd = run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
-            if (p->bwd.dq.data) run_turns_of_dq(&p->bwd, &w, base, tm, rank, odd, &turns);
+            const uint32_t words = run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
+            if (p->bwd.dq.data) run_turns_of_dq(&p->bwd, &w, base, tm, rank, words, &turns);
         }
         tile += (uint32_t)w.tiles, done += (uint32_t)(w.tiles + (!STACKED && p->bwd.dq.data));
     }

@@ -6,10 +6,11 @@
 constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16); /* rows of 128 bytes along k */
 constexpr uint64_t KEYS64 = tc_operand(64, 512, 16);    /* P and dS: a row is a head, 32 keys along n */
 constexpr uint64_t KT128 = tc_operand(128, 1024, KT_SLICE), KT64 = tc_operand(64, 512, 16); /* K: a row is a key */
-constexpr uint32_t SHAPE_SCORES = tc_shape(128, KEYS, 0), SHAPE_SUM = tc_shape(256, KEYS, 1),
-                   SHAPE_SUM_ROPE = tc_shape(128, KEYS, 1);
-constexpr uint32_t SHAPE_DQ = STACKED ? tc_shape(256, HEADS, 0, KP_BF16, 1) : tc_shape(128, DIM_V / 2, 1),
-                   SHAPE_DQ_ROPE = STACKED ? tc_shape(128, HEADS, 0, KP_BF16, 1) : tc_shape(128, ROPE ? ROPE : 64, 1);
+constexpr uint32_t SHAPE_SCORES = tc_shape(128, KEYS, 0, TYPE), SHAPE_SUM = tc_shape(256, KEYS, 1, TYPE),
+                   SHAPE_SUM_ROPE = tc_shape(128, KEYS, 1, TYPE);
+constexpr uint32_t SHAPE_DQ = STACKED ? tc_shape(256, HEADS, 0, TYPE, 1) : tc_shape(128, DIM_V / 2, 1, TYPE),
+                   SHAPE_DQ_ROPE =
+                       STACKED ? tc_shape(128, HEADS, 0, TYPE, 1) : tc_shape(128, ROPE ? ROPE : 64, 1, TYPE);
 
 /* D = A B^T over `slices` slices of 64 columns: S = Q K^T, dP = dO V^T; stacked: both. */
 static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t heads, uint32_t keys, int slices) {
@@ -37,13 +38,34 @@ static __device__ __forceinline__ void start_sum_of_query(uint32_t cells, uint32
     for (int k = r * steps; k < (r + 1) * steps; k++)
         tc_multiply_cells(cells, a + 8 * (uint32_t)k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > r * steps));
 }
+/* Stacked, f16: D = D / 2^FALL + A B^T. */
+template <int FALL>
+static __device__ __forceinline__ void multiply_fallen(uint32_t d, uint64_t a, uint64_t b, uint32_t shape) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, 1, 0;\n"
+                 " tcgen05.mma.cta_group::2.kind::f16 [%0], %1, %2, %3, p, %4;\n}" ::"r"(d),
+                 "l"(a), "l"(b), "r"(shape), "n"(FALL)
+                 : "memory");
+}
+/* The first products of a tile's dQ^T, whose power of two fell by `fall`: immediates, 1 to 15. */
+template <int FALL>
+static __device__ __forceinline__ void start_fallen(uint32_t tm, uint64_t a, uint64_t b, uint64_t rope, int fall) {
+    if constexpr (FALL > 0) {
+        if (fall != FALL) return start_fallen<FALL - 1>(tm, a, b, rope, fall);
+        multiply_fallen<FALL>(tm + TM_DQ, a, b, SHAPE_DQ);
+        multiply_fallen<FALL>(tm + TM_DQ + 64, a + (uint64_t)(2 * KT_SLICE / 16), b, SHAPE_DQ);
+        if (ROPE) multiply_fallen<FALL>(tm + TM_DQ + 128, rope, b, SHAPE_DQ_ROPE);
+    }
+}
+
 /* dQ (+)= dS K over a tile of keys. Stacked: dQ^T (+)= K^T dS^T, whose M is columns d; rope has 32 of 64 rows a CTA,
- * the others being the same again, since their operand lies 0 bytes from the first. */
-static __device__ __forceinline__ void start_dq_columns(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
+ * the others being the same again, since their operand lies 0 bytes from the first. fall: of the power of two. */
+static __device__ __forceinline__ void start_dq_columns(uint32_t tm, uint32_t ds, uint32_t keys, int add, int fall) {
     const uint64_t a = tc_operand_at(KT128, keys), b = tc_operand_at(ROWS128, ds),
                    rope = tc_operand_at(tc_operand(64, 512, 0), keys + KT_ROPE);
+    if (SCALED && fall > 0) start_fallen<15>(tm, a, b, rope, fall);
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
+        if (SCALED && k == 0 && fall > 0) continue;
 #pragma unroll
         for (int c = 0; c < 2; c++)
             tc_multiply(tm + TM_DQ + 64 * c, a + (uint64_t)((c * 2 * (int)KT_SLICE + k * 2048) / 16), b + 2 * k,
@@ -69,7 +91,7 @@ static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32
 /* Counts of what has been started, over all work tiles. */
 struct progress {
     uint32_t stage, tile, sum, turn; /* stages of K, tiles of pass 1, accumulators of dKV, turns of dQ */
-    int odd;                         /* joined lists: a tile of this work tile is not finite */
+    uint32_t words;                  /* of this work tile's tiles, as one */
 };
 
 /* S and dP of the tile whose K comes next. */
@@ -110,7 +132,6 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
     struct turns turns = turns_of_tile(p, w, t, 0);
     await_pair(base, P_FULL, n->tile);
     if (!wanted) await_ds(base, n->tile);
-    if (JOINED && !wanted) n->odd |= is_odd(base, n->tile);
     int first = 1;
 #pragma unroll 1
     for (int r = turns.from; wanted && r < turns.until; r++)
@@ -125,8 +146,7 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
                 await_ds(base, n->tile);
                 tc_after();
             }
-            if (JOINED && first && is_odd(base, n->tile)) {
-                n->odd = 1;
+            if (JOINED && first && word_of_tile(base, n->tile) & WORD_ODD) {
                 turns = turns_of_tile(p, w, t, 1);
                 start_turn(p, w, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
             }
@@ -134,21 +154,24 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
                        rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &turns, r);
             tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
+    const uint32_t before = t > 0 ? n->words : 0;
+    if (WORDS) n->words = fold_words(before, word_of_tile(base, n->tile));
+    const int fall = t > 0 ? exponent_of(before) - exponent_of(n->words) : 0;
     if (STACKED && p->dq.data) {
         await(base, KT_FULL, n->tile);
         tc_after();
-        start_dq_columns(tm, base + AT_ROWS_DS, base + AT_KT, t > 0);
+        start_dq_columns(tm, base + AT_ROWS_DS, base + AT_KT, t > 0, fall);
         tc_commit(at_barrier(base, KT_EMPTY));
     }
     tc_commit(at_barrier(base, PDS_EMPTY));
-    if (JOINED) free_note_of_both(base, n->tile);
+    if (WORDS) free_note_of_both(base, n->tile);
     n->tile++;
 }
 
 /* dQ of the work tile, turn by turn; each one's is read before the next begins. */
 static __device__ __forceinline__ void turns_of_pass(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
                                                      uint32_t tm, struct progress *n) {
-    const struct turns turns = turns_of_dq(w, n->odd);
+    const struct turns turns = turns_of_dq(w, n->words & WORD_ODD);
 #pragma unroll 1
     for (int r = turns.from; r < turns.until; r++, n->turn++) {
         const int2 tiles = tiles_of_turn(p, w, r);
@@ -173,7 +196,6 @@ static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, 
     for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), nth++) {
         await_pair(base, CELLS_FULL, nth);
         tc_after();
-        n.odd = 0;
         scores_of_tile(base, tm, &n, n.tile, w.tiles == 1);
         for (int t = 0; t < w.tiles; t++) {
             if (t + 1 < w.tiles) scores_of_tile(base, tm, &n, n.tile + 1, t + 2 == w.tiles);

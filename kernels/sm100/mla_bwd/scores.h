@@ -16,8 +16,8 @@ static __device__ __forceinline__ int score_key(void) { return STACKED ? lane_of
 static __device__ __forceinline__ void pack_row(uint4 y[CHUNKS], const float x[THREAD_KEYS]) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
-        y[c] = make_uint4(pack16(KP_BF16, x[8 * c], x[8 * c + 1]), pack16(KP_BF16, x[8 * c + 2], x[8 * c + 3]),
-                          pack16(KP_BF16, x[8 * c + 4], x[8 * c + 5]), pack16(KP_BF16, x[8 * c + 6], x[8 * c + 7]));
+        y[c] = make_uint4(pack16(TYPE, x[8 * c], x[8 * c + 1]), pack16(TYPE, x[8 * c + 2], x[8 * c + 3]),
+                          pack16(TYPE, x[8 * c + 4], x[8 * c + 5]), pack16(TYPE, x[8 * c + 6], x[8 * c + 7]));
 }
 /* To the CTA that has these keys: row `head` of all, 64 bytes, swizzled. */
 static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int half, int head, const uint4 y[CHUNKS]) {
@@ -121,6 +121,51 @@ static __device__ __forceinline__ float probe(float sum, const uint32_t word[THR
     return sum;
 }
 
+/* f16: how far below 15 the exponent of the warp's rows must be, bits 8.. of its word, for dS of the tile: |dS| <=
+ * |scale| (g |dP| + |shift|). Slots count that are on, and numbers that are finite. */
+static __device__ __forceinline__ uint32_t word_of_bound(const uint32_t dp[THREAD_KEYS], uint32_t on, float4 row,
+                                                         float scale) {
+    float most = 0;
+#pragma unroll
+    for (int e = 0; e < THREAD_KEYS; e++) most = fmaxf(most, on >> e & 1 ? fabsf(__uint_as_float(dp[e])) : 0);
+    if (most == INF) {
+        most = 0;
+#pragma unroll
+        for (int e = 0; e < THREAD_KEYS; e++)
+            most = fmaxf(most, on >> e & 1 ? if_finite(fabsf(__uint_as_float(dp[e]))) : 0);
+    }
+    const float bound = if_finite(__fmaf_rn(row.y, most, fabsf(row.z)) * fabsf(scale));
+    const int e = (int)(__reduce_max_sync(~0u, __float_as_uint(bound)) >> 23) - 126; /* bound < 2^e */
+    return (uint32_t)min(max(e, 0), 15) << 8;
+}
+/* f16, 128 heads: what the thread has stored of dS of earlier tiles, the last of which ends at `ds`, by 2^-fall. */
+static __device__ __forceinline__ void rescale_stored(uint4 *ds, int tiles, int fall) {
+    const uint32_t factor = pack16(KP_F16, power_of_two(-fall), power_of_two(-fall));
+#pragma unroll 1
+    for (; tiles > 0; tiles--) {
+        ds -= DS_STAGE / 16;
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            const uint4 y = ds[c];
+            ds[c] = make_uint4(multiply_f16x2(y.x, factor), multiply_f16x2(y.y, factor), multiply_f16x2(y.z, factor),
+                               multiply_f16x2(y.w, factor));
+        }
+    }
+}
+
+/* P of the tile from P', to the CTA that has the keys. done: phases of PDS_EMPTY before it. */
+static __device__ __forceinline__ void give_p(uint32_t base, int rank, int half, int head, const float x[THREAD_KEYS],
+                                              uint32_t on, float g, uint32_t done) {
+    float gx[THREAD_KEYS];
+    uint4 y[CHUNKS];
+#pragma unroll
+    for (int e = 0; e < THREAD_KEYS; e++) gx[e] = on >> e & 1 ? g * x[e] : 0;
+    pack_row(y, gx);
+    await(base, PDS_EMPTY, done - 1);
+    store_row(base + AT_P, rank, half, head, y);
+    tell_written(base, P_FULL);
+}
+
 /* The four warps of scores: all tiles of a work tile. done: phases of PDS_EMPTY before the work tile. */
 static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 *all, const struct work *w,
                                                   uint32_t base, uint32_t tm, int rank, uint32_t tile, uint32_t done) {
@@ -132,6 +177,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
     if (state >= 0) row = ((const float4 *)p->rows)[state];
     const float scale = p->in.scale, g = row.y, shift = row.z;
     const int empty = row.x == INF;
+    uint32_t words = 0; /* of the work tile's tiles so far */
     const uint32_t bits = NOTE_KEYS + 8 * (uint32_t)query_of_row(p, rank * CTA_HEADS + head) + 4 * (uint32_t)half;
     /* this CTA's dS of the work tile: [tile][its heads][64 keys] */
     uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (DS_STAGE / 16) + head * 8 + half * 4 +
@@ -159,15 +205,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
 #pragma unroll
         for (int e = 0; e < THREAD_KEYS; e++)
             x[e] = on >> e & 1 ? exp2_fast(__fmaf_rn(__uint_as_float(word[e]), p->in.scale_log2, -row.x)) : 0;
-        {
-            float gx[THREAD_KEYS];
-#pragma unroll
-            for (int e = 0; e < THREAD_KEYS; e++) gx[e] = on >> e & 1 ? g * x[e] : 0;
-            pack_row(y, gx);
-        }
-        await(base, PDS_EMPTY, done - 1);
-        store_row(base + AT_P, rank, half, head, y);
-        tell_written(base, P_FULL);
+        if (!SCALED) give_p(base, rank, half, head, x, on, g, done);
         if (p->part_dist) store_dist(p, w, rank, t, x);
         if (!STACKED) {
             await(base, DP_FULL, tile);
@@ -177,13 +215,24 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
             tc_before();
             tell_read(base, 0, DP_EMPTY);
         }
-        if (JOINED) {
-            const uint32_t odd = __any_sync(~0u, !empty && probe(scores_probe, dp) != 0);
-            note_odd(base, rank, tile, odd);
+        float unit = scale; /* of dS */
+        if (WORDS) {
+            uint32_t word = SCALED ? word_of_bound(dp, on, row, scale) : 0;
+            if (JOINED && __any_sync(~0u, !empty && probe(scores_probe, dp) != 0)) word |= WORD_ODD;
+            leave_word(base, rank, tile, word);
+        }
+        if (SCALED) {
+            const uint32_t before = words;
+            words = fold_words(words, exchange_words(base, tile));
+            const int fall = exponent_of(before) - exponent_of(words);
+            if (!STACKED && fall > 0 && p->dq.data) rescale_stored(ds, t, fall);
+            const float up = power_of_two(exponent_of(words));
+            unit = scale * up;
+            give_p(base, rank, half, head, x, on, g * up, done);
         }
 #pragma unroll
         for (int e = 0; e < THREAD_KEYS; e++)
-            x[e] = on >> e & 1 ? x[e] * scale * __fmaf_rn(g, __uint_as_float(dp[e]), -shift) : 0;
+            x[e] = on >> e & 1 ? x[e] * unit * __fmaf_rn(g, __uint_as_float(dp[e]), -shift) : 0;
         pack_row(y, x);
         store_row(base + AT_DS, rank, half, head, y);
         if (STACKED && p->dq.data) store_row_of_ds(base + AT_ROWS_DS, half, head, y);

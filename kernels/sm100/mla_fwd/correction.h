@@ -25,9 +25,10 @@ static __device__ __forceinline__ float factor_of(float from, float to) {
     return from == -INF ? 0 : exp2_fast(from - to);
 }
 static __device__ __forceinline__ void scale_p(uint32_t p[CTA_KEYS / 2], float factor) {
-    const uint32_t both = pack16(KP_BF16, factor, factor);
+    const uint32_t both = pack16(TYPE, factor, factor);
 #pragma unroll
-    for (int c = 0; c < CTA_KEYS / 2; c++) p[c] = multiply_bf16x2(p[c], both);
+    for (int c = 0; c < CTA_KEYS / 2; c++)
+        p[c] = TYPE == KP_F16 ? multiply_f16x2(p[c], both) : multiply_bf16x2(p[c], both);
 }
 static __device__ __forceinline__ void rescale_output(uint32_t cells, float factor) {
 #pragma unroll 1
@@ -93,7 +94,7 @@ static __device__ __forceinline__ void store_columns(uint16_t *to, const uint32_
 #pragma unroll
         for (int e = 0; e < 4; e++)
             y[e] = empty ? 0
-                         : pack16(KP_BF16, __uint_as_float(x[8 * c + 2 * e]) * factor,
+                         : pack16(TYPE, __uint_as_float(x[8 * c + 2 * e]) * factor,
                                   __uint_as_float(x[8 * c + 2 * e + 1]) * factor);
         ((uint4 *)to)[c] = make_uint4(y[0], y[1], y[2], y[3]);
     }

@@ -17,9 +17,10 @@ constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V;
 constexpr int HEADS = KP_SM100_HEADS, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2; /* columns of V that a CTA has */
 constexpr int HALF_ROPE = 32;     /* and of rope */
-static_assert(CFG_DTYPE == KP_BF16, "P in f16 would need a smaller threshold");
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
-constexpr float THRESHOLD = 8; /* O is rescaled where an offset grew by more */
+constexpr int TYPE = CFG_DTYPE;
+/* O is rescaled where an offset grew by more. P may be 2^(2 THRESHOLD + 0.5), relative to O's: f16 holds 65504. */
+constexpr float THRESHOLD = TYPE == KP_F16 ? 7 : 8;
 
 /* Tensor memory, columns; lane h: head h. */
 constexpr uint32_t TM_Q = 0;   /* Q: 256 columns d of this CTA, two a cell */
@@ -35,7 +36,7 @@ constexpr uint32_t SCORES = HEADS * CTA_KEYS * 4, PROBABILITIES = HEADS * CTA_KE
 constexpr uint32_t AT_K = 0;                              /* [RING]; Q: [2 slices][128 heads][64 columns] */
 constexpr uint32_t AT_ROPE = AT_K + RING * STAGE;         /* rope of Q: [128 heads][32 columns] */
 constexpr uint32_t AT_S = AT_ROPE + ROPE * HEADS;         /* from the other CTA: [2][8][128 heads] x 4 keys, f32 */
-constexpr uint32_t AT_P = AT_S + 2 * SCORES;              /* from the other CTA: [2][4][128 heads] x 8 keys, bf16 */
+constexpr uint32_t AT_P = AT_S + 2 * SCORES;              /* from the other CTA: [2][4][128 heads] x 8 keys, 16 bits */
 constexpr uint32_t AT_OFFSETS = AT_P + 2 * PROBABILITIES; /* of P: [2 stages][own, other][128 heads] */
 constexpr uint32_t AT_SUMS =
     AT_OFFSETS + 2 * 2 * HEADS * 4; /* [work tiles by turns][own, other][128 heads]: struct sums */

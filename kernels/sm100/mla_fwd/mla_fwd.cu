@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA forward on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512. Simulated, not yet run on silicon. A pair
- * of CTAs, a cluster, owns 128 heads of one query and walks the query's slots, 64 at a time; or, where queries are few,
- * a part of the slots, which kernels/smxx/mla_combine.cu merges.
+ * Sparse MLA forward on Blackwell (tcgen05, sm_100a): bf16, f16, D = 576 or 512. Simulated, not yet run on silicon. A
+ * pair of CTAs, a cluster, owns 128 heads of one query and walks the query's slots, 64 at a time; or, where queries are
+ * few, a part of the slots, which kernels/smxx/mla_combine.cu merges.
  *
  *   S = Q K^T      P = 2^(scale log2(e) S - offset)      O = P V      out = O / (sum P + 2^(sink - offset))
  *
@@ -20,8 +20,9 @@
  *                                    P (tensor memory, A) <---+--> O += P V --> out
  *
  * Offsets. The softmax of a CTA knows its own keys alone. Its offset, rint of a row's largest score, moves where that
- * has grown by more than 8, and goes with P. O has one of its own that follows both CTAs' in the same way: P and sums
- * are brought to it by powers of two, exactly, and O is rescaled where it grows. Nobody waits for a maximum.
+ * has grown by more than 8 (f16: 7), and goes with P. O has one of its own that follows both CTAs' in the same way: P
+ * and sums are brought to it by powers of two, exactly (f16: down to its smallest normal number), and O is rescaled
+ * where it grows. Nobody waits for a maximum.
  *
  * Roles, 320 threads: warps 0..3 correction, 4..7 softmax (both also bring Q to tensor memory), 8 products (one
  * thread), 9 copies. Shared memory, barriers: layout.h.

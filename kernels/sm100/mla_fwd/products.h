@@ -7,7 +7,7 @@
 constexpr uint64_t KEYS_OF_S = tc_operand(128, 1024, 16);      /* K: a row is a key, along n */
 constexpr uint64_t KEYS_OF_O = tc_operand(128, 1024, K_SLICE); /* the same rows along k */
 constexpr uint64_t ROPE_ROWS = tc_operand(64, 512, 16);        /* of Q and of K */
-constexpr uint32_t SHAPE_S = tc_shape(HEADS, KEYS, 0), SHAPE_O = tc_shape(HEADS, HALF_V, 1);
+constexpr uint32_t SHAPE_S = tc_shape(HEADS, KEYS, 0, TYPE), SHAPE_O = tc_shape(HEADS, HALF_V, 1, TYPE);
 
 /* This CTA's columns of S = Q K^T of the tile in `stage`. */
 static __device__ __forceinline__ void start_scores(uint32_t base, uint32_t tm, uint32_t tile, uint32_t stage) {

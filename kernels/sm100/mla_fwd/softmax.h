@@ -42,7 +42,7 @@ static __device__ __forceinline__ void softmax_of(uint32_t p[CTA_KEYS / 2], cons
         const float low = valid >> e & 1 ? exp2_fast(__fmaf_rn(s[e], scale_log2, -offset)) : 0;
         const float high = valid >> (e + 1) & 1 ? exp2_fast(__fmaf_rn(s[e + 1], scale_log2, -offset)) : 0;
         sum += low, sum += high;
-        p[e / 2] = pack16(KP_BF16, low, high);
+        p[e / 2] = pack16(TYPE, low, high);
     }
     row->sum += sum;
 }
