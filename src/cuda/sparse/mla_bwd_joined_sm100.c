@@ -90,15 +90,19 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_dout_refuse(dev, why);
 }
 
-/* Counted, not timed: as in mla_bwd_sm100.c, a tile of entries costing what one of slots does. A union takes no more
- * tiles than its lists with 128 rows for each. */
+/* Counted, not timed: as in mla_bwd_sm100.c, a tile of entries costing what one of slots of 128 heads does. Queries of
+ * 33 heads or more have rows that fill 64 without neighbours, whose tiles cost less: joining pays from J = 0.2 on. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_bwd_joined_sm100_config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
     if (!g.groups) return 1e-6;
-    const double tiles = attn_cuda_mla_joined_entries(p, g.group) / KP_SM100_KEYS + 0.5, clock = 1.85e9;
+    const double tiles = (p->heads_q <= 32 ? attn_cuda_mla_joined_entries(p, g.group)
+                                           : attn_cuda_mla_joined_entries_of_pair(p)) /
+                             KP_SM100_KEYS +
+                         0.5,
+                 clock = 1.85e9;
     const double pairs = attn_cuda_limits_of(dev)->n_sms / 2,
                  rounds = (double)g.groups < pairs ? 1 : (double)g.groups / pairs;
     return 2e-5 + attn_cuda_mla_joined_time(dev, p, rows_of(p)) +

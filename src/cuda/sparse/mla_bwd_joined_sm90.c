@@ -103,14 +103,6 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_dout_refuse(dev, why);
 }
 
-/* Entries of a group's list, for estimates. Queries of 33 heads or more fill tiles without neighbours, and joining pays
- * only if their lists share much (J above 0.8: docs/kernels/mla_bwd_joined_sm90.md), which no plan knows: as if they
- * shared nothing. Who hands over lists joined in pairs says that they do: J = 0.9. */
-static double entries_of(const struct kp_mla_bwd_joined_sm90_config *c, const attn_problem *p, int64_t group) {
-    if (c->ctas == 1) return attn_cuda_mla_joined_entries(p, group);
-    return p->group ? (double)p->topk * 20 / 19 : (double)(group * p->topk);
-}
-
 /* Rounds of groups over the multiprocessors; tiles take as long as in mla_bwd_sm90.c. The first step reads out and dout
  * of all rows. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -119,7 +111,9 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
     const struct geometry g = lay_out(c, dev, p);
     if (!g.groups) return 1e-6;
-    const double tiles = entries_of(c, p, g.group) / 64 + 0.5;
+    /* 33 heads or more: joining pays from J = 0.8 on (docs/kernels/mla_bwd_joined_sm90.md) */
+    const double tiles =
+        (c->ctas == 1 ? attn_cuda_mla_joined_entries(p, g.group) : attn_cuda_mla_joined_entries_of_pair(p)) / 64 + 0.5;
     const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.at_once);
     const double read = 2048 * (double)p->batch * (double)p->seq_q * (double)p->heads_q / 2.5e12;
     const double alone = g.n_checkpoints ? 7.45e-6 : 6.8e-6, pair = g.n_checkpoints ? 6.1e-6 : 5.7e-6;

@@ -68,6 +68,10 @@ double attn_cuda_mla_joined_entries(const attn_problem *p, int64_t group) {
     return n < (double)p->seq_k ? n : (double)(p->seq_k > p->topk ? p->seq_k : p->topk);
 }
 
+double attn_cuda_mla_joined_entries_of_pair(const attn_problem *p) {
+    return (double)p->topk * (p->group ? 20 / 19.0 : 2);
+}
+
 int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                 struct attn_text *why) {
     const int64_t group = attn_cuda_mla_joined_group(p, rows);

@@ -17,6 +17,10 @@ int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group);
 /* Entries of a group's list, for estimates: lists of neighbours that share four fifths of their keys. */
 double attn_cuda_mla_joined_entries(const attn_problem *p, int64_t group);
 
+/* The same of pairs whose queries fill tiles without neighbours, so that joining pays only if their lists share much,
+ * which no plan knows: as if they shared nothing. Who hands over lists joined in pairs says that they do: J = 0.9. */
+double attn_cuda_mla_joined_entries_of_pair(const attn_problem *p);
+
 /* 1 and the reason if the lists of this problem can't be joined for tiles of `rows` rows. */
 int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                 struct attn_text *why);
