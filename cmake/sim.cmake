@@ -178,6 +178,17 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    ATTNSIM_SMS=2)
     attn_sim_check(check_joined_bwd_order mla_bwd_joined_sm90_bf16_d576 5
                    "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
+    # f16: the same in the second schedule, whose scores and dP are in different warpgroups; queries of 32 rows, two warps
+    # each; groups left apart; values of one sign, which dP needs short sums for.
+    attn_sim_check(check_joined_bwd_f16_nan mla_bwd_joined_sm90_f16_d576 97 "mla_bwd hq=8 sq=8 sk=40 d=576 topk=8 f16 align=16")
+    attn_sim_check(check_joined_bwd_f16_nan_lse mla_bwd_joined_sm90_f16_d512 99 "mla_bwd hq=8 sq=8 sk=100 d=512 topk=20 f16 align=16")
+    attn_sim_check(check_joined_bwd_f16_2 mla_bwd_joined_sm90_f16_d576 4
+                   "mla_bwd hq=32 sq=11 sk=300 d=576 topk=200 f16 causal q_start=200 lse_base_2 with_dist dkv=f32 accumulate align=16"
+                   ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_bwd_f16_apart mla_bwd_joined_sm90_f16_d512 124780547
+                   "mla_bwd b=2 hq=8 sq=70 sk=90 d=512 topk=70 f16 group=8 causal q_start=40 k_stride=2 topk_length with_dist align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_bwd_f16_truncated mla_bwd_joined_sm90_f16_d512 131149
+                   "mla_bwd hq=3 sq=4 sk=40 d=512 topk=65 f16 align=16" ATTNSIM_MMA=h100)
     # Lists that are handed over: groups of half a tile, and of 16 where 8 would do; unions over a limit, set by the
     # seed, so that some groups are left apart and others are not, also in order of keys and in parts.
     attn_sim_check(check_joined_given mla_fwd_joined_sm90_bf16_d576 7

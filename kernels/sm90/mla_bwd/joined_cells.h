@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * Part of pingpong.cu over joined lists (joined.h): P^T and dS^T of the queries that have an entry, and the exact way
  * of tiles with a score or dP that is not finite.
- *
- * A cleared bit has P = dS = 0, and products make NaN of 0 and what is not finite: a row of Q or dO would reach the
- * gradients of entries that its query does not have, a row of K the dQ of queries that do not have it. Either shows in
- * a score or dP of that very cell. So a tile in which all of these are finite takes the products, and another is added
- * up cell by cell, cells with cleared bits left out, before its K is let go of; so are all tiles of a group with a row
- * whose share of the sink is NaN. */
+ */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
+#include "kernels/sm90/mla_bwd/joined_exact.h"
 #include "kernels/sm90/mla_bwd/pingpong_cells.h"
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 
 static_assert(STATES_AHEAD, "the last states are loaded under S");
 
-static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t note, uint32_t entry) {
-    return shared_load32(shared + ENTRY_BITS_AT + 256 * note + 4 * entry);
-}
 /* Which queries have entries g (bit 0 on) and g + 8 (bit 16 on) of the warp, the query of the lane's first head first;
  * with 4 heads a query, lanes t / 2 = 1 of a quad have the second query's. */
 static __device__ __forceinline__ uint32_t own_bits(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note) {
@@ -120,48 +113,6 @@ static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_b
     __syncwarp();
 }
 #endif
-/* When dS is there. */
-static __device__ __forceinline__ int takes_exact_way(uint32_t shared) {
-    const uint2 states = shared_load32x2(shared + ODD_STATES_AT);
-    return (shared_load32(shared + EXACT_AT) | states.x | states.y) != 0;
-}
-
-/* Of a tile of rows of entries, 64 rows of the work tile each, the number of row `row`. */
-static __device__ __forceinline__ float cell_of(uint32_t tile, uint32_t entry, uint32_t row) {
-    return unpack16(TYPE, shared_load16(tile + entry * 128 + (((row >> 3) ^ (entry & 7)) << 4) + 2 * (row & 7)));
-}
-/* Of a slice, columns column, + 1 (even) of a row. */
-static __device__ __forceinline__ uint32_t pair_of(uint32_t slice, uint32_t row, uint32_t column) {
-    return shared_load32(slice + row * 128 + (((column >> 3) ^ (row & 7)) << 4) + 2 * (column & 7));
-}
-
-/* dQ += dS K, as add_dq, of the entries that the row's query has. */
-template <int W>
-static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note,
-                                                      float q[128], float rope[16]) {
-#pragma unroll 1
-    for (uint32_t entry = 0; entry < 64; entry++) {
-        const uint32_t bits = bits_of(shared, note, entry);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = 16 * warp_of() + (lane_of() >> 2) + 8 * r;
-            if (!(bits >> query_of(p, row) & 1)) continue;
-            const float ds = cell_of(shared + DS_AT, entry, (uint32_t)row);
-            const uint32_t t = 2 * ((uint32_t)lane_of() & 3);
-#pragma unroll
-            for (uint32_t j = 0; j < 36; j++) {
-                if (j >= 32 && SLICES == 8) continue;
-                float *sum = j < 32 ? q + 4 * j + 2 * r : rope + 4 * (j - 32) + 2 * r;
-                const uint32_t slice = j < 32 ? 4 * W + j / 8 : 8,
-                               column = j < 32 ? 8 * (j % 8) : 32 * W + 8 * (j - 32);
-                const uint32_t k = pair_of(shared + K_AT + slice * SLICE, entry, column + t);
-                sum[0] = __fmaf_rn(ds, unpack16(TYPE, k & 0xffff), sum[0]);
-                sum[1] = __fmaf_rn(ds, unpack16(TYPE, k >> 16), sum[1]);
-            }
-        }
-    }
-}
-
 #if CFG_CTAS == 2
 /* Chunk of 16 bytes and place of columns column, + 1 of a slice of Q or dO, woven (producers.h). */
 static __device__ __forceinline__ uint32_t woven_pair(uint32_t first, uint32_t slice, uint32_t row, uint32_t column) {

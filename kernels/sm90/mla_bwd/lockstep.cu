@@ -51,6 +51,9 @@
 #else
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 #endif
+#ifdef CFG_JOINED
+#include "kernels/sm90/mla_bwd/joined_lockstep.h"
+#endif
 
 static_assert(!PARTLY, "pairs that add to memory are pingpong.cu's");
 
@@ -58,7 +61,7 @@ static_assert(!PARTLY, "pairs that add to memory are pingpong.cu's");
 constexpr uint32_t S_STEPS = TYPE == KP_F16 ? 12 : 4 * SLICES, DP_STEPS = TYPE == KP_F16 ? 2 : 4 * V_SLICES;
 
 /* Sums over heads for dist are formed under the products of dQ, where there are registers for them. */
-constexpr int SUM_LATER = CTAS == 1 && !PAIRS;
+constexpr int SUM_LATER = CTAS == 1 && !PAIRS && !JOINED;
 
 /* The i-th slice of K is there, and of the work tile's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
@@ -194,6 +197,23 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
     }
 }
 
+#ifdef CFG_JOINED
+/* A tile whose P and dS are written, added up cell by cell (joined_exact.h). last: the work tile's last. */
+template <int W>
+static __device__ __forceinline__ void add_exactly(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
+                                                   float rope[16], uint32_t note, int last) {
+    named_sync(6, 256);
+    add_dq_exactly<W>(p, shared, note, q, rope);
+    add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, note);
+    named_sync(6, 256); /* all of it is read, by whichever warps */
+    if (lane_of()) return;
+    for (uint32_t y = 0; y < 2; y++) mbar_arrive(shared + K_FREE + 16 * W + 8 * y);
+    mbar_arrive(shared + PD_FREE);
+    for (uint32_t i = 0; i < 4 && last; i++) mbar_arrive(shared + Q_FREE + 8 * own_slice(W, i));
+    if (last && SLICES > 8) mbar_arrive(shared + Q_FREE + 64);
+}
+#endif
+
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
     if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
     uint32_t n = 0, parity = 0; /* tiles; bit 0: of tiles, bit 1: of work tiles with slots */
@@ -214,11 +234,20 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             {
                 float s[32], other[16];
                 score_tile<W>(shared, s, parity, i == 0);
+#ifdef CFG_JOINED
+                note_exact_way<W>(shared, s);
+                if (W) leave_bound_of_entries(shared, p, s, parity & 1, i == 0);
+#else
                 if (SCALED && W) leave_bound(shared, p, s, 32, (uint32_t)warp_of(), parity & 1, i == 0);
+#endif
                 mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);
                 exchange<W>(shared, s, other);
                 float *prob = W ? other : s, *dp = W ? s + 16 : other;
                 exponents(shared, p, prob);
+#ifdef CFG_JOINED
+                joined_probabilities<W>(p, shared, prob, parity & 1);
+                if (p->part_dist) leave_dist_of_rows<W>(p, shared, prob, parity & 1);
+#else
                 probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
                 if (SUM_LATER) {
                     sum_rows(heads, prob);
@@ -227,10 +256,17 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                     sum_rows(sums, prob);
                     sum_lanes<W>(shared, sums);
                 }
+#endif
                 const int k = SCALED ? exponent_at(shared, parity & 1) : 0;
                 store_cells<W>(shared, p, prob, dp, power_of_two(k), ds);
                 if (SCALED) follow(shared, q, rope, parity & 1, k, i == 0);
             }
+#ifdef CFG_JOINED
+            if (takes_exact_way(shared)) {
+                add_exactly<W>(p, shared, q, rope, parity & 1, i + 1 == tiles);
+                continue;
+            }
+#endif
             add_dq<W>(shared, q, rope, ds, W);
             note_most<W>(shared, i == 0);
             if (SUM_LATER && p->part_dist) sum_lanes<W>(shared, heads); /* under the products */
@@ -238,7 +274,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             uint32_t rest[8];
             load_other<W>(shared, rest);
             add_dq<W>(shared, q, rope, rest, 1 - W); /* the next loads take their time under it */
-            if (!DIST_BY_PRODUCERS && p->part_dist && warp_of() == 0)
+            if (!DIST_BY_PRODUCERS && !JOINED && p->part_dist && warp_of() == 0)
                 store_sums(shared, W, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W),
                            kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
             load_transposed(t.probs, shared + P_AT);
@@ -275,8 +311,16 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     }
 }
 
+#ifdef CFG_JOINED
+using params = struct kp_mla_bwd_joined;
+#else
+using params = struct kp_mla_bwd;
+#endif
+/* Begins before the launch before it has ended. */
+constexpr int EARLY = CTAS == 1 && (PAIRS || JOINED);
 extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
-    CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    CFG(const __grid_constant__ params all) {
+    const struct kp_mla_bwd &p = (const struct kp_mla_bwd &)all;
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
         mbar_init(shared + Q_FULL, PRODUCERS);
@@ -290,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     }
     __syncthreads();
     if (CTAS == 2) cluster_sync();
-    if (PAIRS && CTAS == 1) {
+    if (EARLY) {
         if (!(p.steps & KP_MLA_BWD_BEHIND)) grid_wait();
         grid_release();
     }
@@ -306,5 +350,5 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     default: registers_fewer<24>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
-    if (PAIRS && CTAS == 1) grid_wait(); /* its dependents thereby depend on the launch before */
+    if (EARLY) grid_wait(); /* its dependents thereby depend on the launch before */
 }

@@ -22,14 +22,14 @@ constexpr int JOINED = CFG_JOINED; /* a work tile is a group of queries and its 
 #else
 constexpr int JOINED = 0;
 #endif
-static_assert(!JOINED || (ALT && !PAIRS), "what has a form for it");
+static_assert(!JOINED || (EVEN && !PAIRS && (ALT || CTAS == 1)), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (pingpong_reduce_partial.h), those that store rows all
  * (cluster_reduce_full.h, pingpong_reduce_full.h), both in 16 bits. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
-/* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
-constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT;
+/* Producers store the sums of P' for dist, but not those that run ahead of the consumers, nor those of a group. */
+constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT && !JOINED;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
  * the stores have gone, if it comes from memory. */
 constexpr int PREFETCH_FIRST = EVEN && PAIRS && CTAS == 1 && !NEAR;

@@ -13,7 +13,7 @@
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
  * which takes longer. NOTES_READ: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and
  * each consumer warp that reads the notes of n - 2 had done so when it arrived there. */
-constexpr int NOTES_READ = PAIRS || ALT;
+constexpr int NOTES_READ = PAIRS || ALT || JOINED;
 #ifdef CFG_JOINED
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     t += (int)shared_load32(shared + FIRST_TILE_AT);

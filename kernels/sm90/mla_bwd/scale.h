@@ -32,11 +32,9 @@ template <int WHOLE> static __device__ __forceinline__ float bound_of(uint32_t s
     }
     return bound;
 }
-/* tile: n % 2; first: of the work tile. `warp` of DP_WARPS. */
-static __device__ __forceinline__ void leave_bound(uint32_t shared, const struct kp_mla_bwd *p, const float *dp, int n,
-                                                   uint32_t warp, uint32_t tile, int first) {
-    float bound = bound_of<1>(shared, dp, n) * fabsf(p->in.scale);
-    if (!(bound < INF)) bound = if_finite(bound_of<0>(shared, dp, n) * fabsf(p->in.scale));
+/* Of a warp of DP_WARPS, from the bounds of its lanes. tile: n % 2; first: of the work tile. */
+static __device__ __forceinline__ void leave_power(uint32_t shared, float bound, uint32_t warp, uint32_t tile,
+                                                   int first) {
     const uint32_t most = __reduce_max_sync(~0u, __float_as_uint(bound)) >> 23; /* bound < 2^(most - 126) */
     if (lane_of()) return;
     const uint32_t place = shared + POWERS_AT + warp;
@@ -44,7 +42,12 @@ static __device__ __forceinline__ void leave_bound(uint32_t shared, const struct
     if (!first) k = min(k, shared_load8(place + 8 * (tile ^ 1)));
     shared_store8(place + 8 * tile, k);
 }
-/* k of the work tile's tiles up to the latest one with tile % 2 = `tile`. */
+static __device__ __forceinline__ void leave_bound(uint32_t shared, const struct kp_mla_bwd *p, const float *dp, int n,
+                                                   uint32_t warp, uint32_t tile, int first) {
+    float bound = bound_of<1>(shared, dp, n) * fabsf(p->in.scale);
+    if (!(bound < INF)) bound = if_finite(bound_of<0>(shared, dp, n) * fabsf(p->in.scale));
+    leave_power(shared, bound, warp, tile, first);
+} /* k of the work tile's tiles up to the latest one with tile % 2 = `tile`. */
 static __device__ __forceinline__ int exponent_at(uint32_t shared, uint32_t tile) {
     int k = 15;
 #pragma unroll

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Hopper over joined lists of neighbouring queries, the host's side: kernel rows from
  * kernels/variants/mla_bwd_joined_sm90.def, and the order of their steps, which are those of mla_bwd_steps.c without
- * what lists of single queries need. The device's side: kernels/sm90/mla_bwd/pingpong.cu. */
+ * what lists of single queries need. The device's side: kernels/sm90/mla_bwd/pingpong.cu, f16: mla_bwd/lockstep.cu. */
 #include "core/problem.h"
 #include "cuda/sparse/mla_bwd_joined.h"
 #include "kernels/params/mla_ranges.h"
@@ -30,6 +30,11 @@ struct geometry {
     int64_t whole, parts; /* groups whose work tiles are whole; parts of the others' */
     uint64_t part_dq, joined, rows, sum, part_dist, counters, end;
 };
+
+/* Parts of a query's sums for dist: lockstep.cu forms them warp by warp, and a query of 32 rows has two warps. */
+static int64_t dist_parts(const struct kp_mla_bwd_joined_sm90_config *c, const struct geometry *g) {
+    return c->even == 1 && g->head_block == 32 ? 2 * g->head_blocks : g->head_blocks;
+}
 
 static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
     const uint64_t place = g->end;
@@ -74,7 +79,7 @@ static struct geometry lay_out(const struct kp_mla_bwd_joined_sm90_config *c, co
     g.rows = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, 1, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
-        take(&g, attn_core_has(p, ATTN_WITH_DIST), g.head_blocks * g.listed * g.group * g.entries, sizeof(float));
+        take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_parts(c, &g) * g.listed * g.group * g.entries, sizeof(float));
     g.counters = take(&g, 1, g.n_checkpoints, sizeof(uint32_t));
     g.part_dq = take(&g, 1, (g.groups - g.whole) * g.head_blocks * g.parts * g.tile_rows * p->dim_qk, sizeof(float));
     return g;
@@ -117,7 +122,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.at_once);
     const double read = 2048 * (double)p->batch * (double)p->seq_q * (double)p->heads_q / 2.5e12;
     const double alone = g.n_checkpoints ? 7.45e-6 : 6.8e-6, pair = g.n_checkpoints ? 6.1e-6 : 5.7e-6;
-    const double tile = (c->ctas == 2 ? pair : alone) * c->dim / 576;
+    const double lockstep = g.n_checkpoints ? 7.5e-6 : 7.3e-6; /* mla_bwd_sm90.c; not timed over joined lists */
+    const double tile = (c->even == 1 ? lockstep : c->ctas == 2 ? pair : alone) * c->dim / 576;
     return 2e-5 + read + attn_cuda_mla_joined_time(dev, p, g.tile_rows) + rounds * (12e-6 + tiles * tile);
 }
 
@@ -176,7 +182,8 @@ static void set_parameters(struct run *r) {
     if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
     kp->stretch_shift = r->g.segment_shift, kp->stretches = r->g.segments;
     kp->head_block = (int32_t)r->g.head_block;
-    kp->head_blocks = kp->dist_blocks = (int32_t)r->g.head_blocks;
+    kp->head_blocks = (int32_t)r->g.head_blocks;
+    kp->dist_blocks = (int32_t)dist_parts(r->c, &r->g);
     kp->dist_norm = p->dist_norm;
 }
 

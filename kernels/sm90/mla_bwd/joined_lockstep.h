@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ * Part of lockstep.cu over joined lists (joined.h), f16: cells of the queries that have an entry, sums of P' of each
+ * query for dist, and the exact way (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
+ * whose queries' bits are looked up where they are needed. */
+#ifndef ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
+#define ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
+#include "kernels/sm90/mla_bwd/joined_exact.h"
+#include "kernels/sm90/mla_bwd/scale.h"
+#include "kernels/sm90/mla_bwd/scatter_add.h"
+
+static_assert(TYPE == KP_F16, "scores and dP of f16 numbers are far from the largest f32");
+
+/* The query of row g + 8 r. */
+static __device__ __forceinline__ int own_query(const struct kp_mla_bwd *p, int r) {
+    return query_of(p, 16 * warp_of() + (lane_of() >> 2) + 8 * r);
+}
+/* Bits of entries 8 j + 2 t, + 1 of the tile. */
+static __device__ __forceinline__ uint2 bits_of_two(uint32_t shared, uint32_t note, int j) {
+    return shared_load32x2(shared + ENTRY_BITS_AT + 256 * note + (uint32_t)(32 * j + 8 * (lane_of() & 3)));
+}
+static __device__ __forceinline__ int has_entry(uint2 bits, int e, int query) {
+    return (e ? bits.y : bits.x) >> query & 1;
+}
+
+/* For all warps, before scores (W = 0) and dP are exchanged: whether the warp's are finite. A sum of f16 products is
+ * not beyond f32, so that the sum of y tells. */
+template <int W> static __device__ __forceinline__ void note_exact_way(uint32_t shared, const float y[32]) {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int x = 0; x < 32; x++) sum[x % 2] += y[x];
+    const int finite = __all_sync(~0u, fabsf(sum[0]) + fabsf(sum[1]) < INF);
+    if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)(4 * W + warp_of()), (uint32_t)!finite);
+}
+
+/* leave_bound of scale.h, of the 32 numbers of dP whose query has the entry: what neighbours attend counts for them
+ * alone. */
+template <int WHOLE>
+static __device__ __forceinline__ float bound_of_entries(const struct kp_mla_bwd *p, uint32_t shared,
+                                                         const float dp[32], uint32_t note) {
+    float most[2] = {0, 0}, bound = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const uint2 bits = bits_of_two(shared, note, j);
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            const float y = fabsf(dp[4 * j + x]), counted = WHOLE ? y : if_finite(y);
+            if (has_entry(bits, x & 1, own_query(p, x >> 1))) most[x >> 1] = fmaxf(most[x >> 1], counted);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint4 state = state_of(shared, r);
+        const float row = __fmaf_rn(__uint_as_float(state.y), most[r], fabsf(__uint_as_float(state.z)));
+        bound = fmaxf(bound, WHOLE ? row : if_finite(row));
+    }
+    return bound * fabsf(p->in.scale);
+}
+static __device__ __forceinline__ void leave_bound_of_entries(uint32_t shared, const struct kp_mla_bwd *p,
+                                                              const float dp[32], uint32_t note, int first) {
+    float bound = bound_of_entries<1>(p, shared, dp, note);
+    if (!(bound < INF)) bound = if_finite(bound_of_entries<0>(p, shared, dp, note));
+    leave_power(shared, bound, (uint32_t)warp_of(), note, first);
+}
+
+/* probabilities() of cells.h. */
+template <int W>
+static __device__ __forceinline__ void joined_probabilities(const struct kp_mla_bwd *p, uint32_t shared, float y[16],
+                                                            uint32_t note) {
+    int empty[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) empty[r] = __uint_as_float(state_of(shared, r).x) == INF;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint2 bits = bits_of_two(shared, note, 4 * W + j);
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            const int on = !empty[x >> 1] && has_entry(bits, x & 1, own_query(p, x >> 1));
+            y[4 * j + x] = on ? exp2_fast(y[4 * j + x]) : 0;
+        }
+    }
+}
+
+/* Sums of P' of each query, of the warp's rows, to memory: of 32 rows a query a warp has a half, whose sums are a block
+ * of part_dist. */
+template <int W>
+static __device__ __forceinline__ void leave_dist_of_rows(const struct kp_mla_bwd *p, uint32_t shared,
+                                                          const float prob[16], uint32_t note) {
+    const struct kp_mla_joined *joined = joined_of(p);
+    const int shift = joined->shift, lane = lane_of(), n = joined->bits - joined->keys;
+    const int leads = (lane >> 2 & ((1 << min(shift, 3)) - 1)) == 0;
+    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * note) + 32 * W +
+                2 * (lane & 3);
+    if (shift == 5 && warp_of() & 1) to += p->n * joined->group * n;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint2 bits = bits_of_two(shared, note, 4 * W + j);
+        float y[4];
+#pragma unroll
+        for (int x = 0; x < 4; x++) y[x] = prob[4 * j + x];
+        if (shift >= 4) y[0] += y[2], y[1] += y[3];
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            y[x] += __shfl_xor_sync(~0u, y[x], 4);
+            y[x] += __shfl_xor_sync(~0u, y[x], 8);
+            if (shift >= 3) y[x] += __shfl_xor_sync(~0u, y[x], 16);
+            if (!leads || (shift >= 4 && x >= 2)) continue;
+            const int query = own_query(p, x >> 1);
+            if (has_entry(bits, x & 1, query)) to[query * n + 8 * j + (x & 1)] = y[x];
+        }
+    }
+}
+
+/* dKV straight to memory, in the order of columns of scatter_add.h. Warp v of the eight: entries 8 v .. 8 v + 7. */
+static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
+                                                       uint32_t note) {
+    const uint32_t warp = (uint32_t)recompute((int)threadIdx.x) >> 5;
+    const float down = power_of_two(-exponent_at(shared, note));
+#pragma unroll 1
+    for (uint32_t entry = 8 * warp; entry < 8 * warp + 8; entry++) {
+        const uint32_t bits = bits_of(shared, note, entry);
+        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
+        if (key < 0 || !p->dkv.data) continue;
+        const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
+#pragma unroll 1
+        for (uint32_t slice = 0; slice < SLICES; slice++) {
+            float x = 0, y = 0;
+            const uint32_t lane = (uint32_t)lane_of();
+#pragma unroll 1
+            for (uint32_t row = 0; row < 64; row++) {
+                if (!(bits >> query_of(p, (int)row) & 1)) continue;
+                const float ds = cell_of(shared + DS_AT, entry, row), prob = cell_of(shared + P_AT, entry, row);
+                const uint32_t q = pair_of(shared + Q_AT + slice * Q_STEP, row, 2 * lane);
+                x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
+                y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
+                if (slice >= V_SLICES) continue;
+                const uint32_t o = pair_of(shared + DOUT_AT + slice * Q_STEP, row, 2 * lane);
+                x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
+                y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
+            }
+            /* of 16 columns 2 lane .. is 8 (lane / 4 % 2) + 2 (lane % 4) */
+            const uint32_t column = 64 * slice + (2 * lane & ~15u) + 4 * (lane & 3) + 2 * (lane >> 2 & 1);
+            reduce_add2((float *)to + column, x * down, y * down);
+        }
+    }
+}
+#endif
