@@ -189,6 +189,16 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd b=2 hq=8 sq=70 sk=90 d=512 topk=70 f16 group=8 causal q_start=40 k_stride=2 topk_length with_dist align=16" ATTNSIM_SMS=2)
     attn_sim_check(check_joined_bwd_f16_truncated mla_bwd_joined_sm90_f16_d512 131149
                    "mla_bwd hq=3 sq=4 sk=40 d=512 topk=65 f16 align=16" ATTNSIM_MMA=h100)
+    # Deterministic rows: chunks of groups, the sort of their entries, groups left apart beside others; the exact way's
+    # rows, in a work tile's first tile and in others.
+    attn_sim_check(check_joined_bwd_det_apart mla_bwd_joined_sm90_bf16_d576_det 124780547
+                   "mla_bwd b=2 hq=8 sq=70 sk=90 d=576 topk=70 bf16 group=8 causal q_start=40 k_stride=2 topk_length with_dist deterministic align=16"
+                   ATTNSIM_SMS=2 ATTN_CUDA_CHUNK_LIMIT=2)
+    attn_sim_check(check_joined_bwd_det_nan mla_bwd_joined_sm90_bf16_d512_det 102 "mla_bwd hq=8 sq=8 sk=40 d=512 topk=8 bf16 deterministic align=16")
+    attn_sim_check(check_joined_bwd_det_nan_lse mla_bwd_joined_sm90_f16_d576_det 99 "mla_bwd hq=8 sq=8 sk=100 d=576 topk=20 f16 deterministic align=16")
+    attn_sim_check(check_joined_bwd_det_2 mla_bwd_joined_sm90_f16_d512_det 4
+                   "mla_bwd hq=32 sq=11 sk=300 d=512 topk=200 f16 causal q_start=200 lse_base_2 with_dist dkv=f32 accumulate deterministic align=16"
+                   ATTNSIM_SMS=2 ATTN_CUDA_CHUNK_LIMIT=1)
     # Lists that are handed over: groups of half a tile, and of 16 where 8 would do; unions over a limit, set by the
     # seed, so that some groups are left apart and others are not, also in order of keys and in parts.
     attn_sim_check(check_joined_given mla_fwd_joined_sm90_bf16_d576 7

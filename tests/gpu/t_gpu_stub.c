@@ -298,6 +298,23 @@ static void lists_of_a_backward_joined(void **state) {
                   "attn_mla_bwd_joined_sm90_bf16_d576_h64");
 }
 
+static void rows_of_a_backward_joined(void **state) {
+    (void)state;
+    static const char stored[] = "attn_mla_bwd_joined_sm90_bf16_d576_det", f16[] = "attn_mla_bwd_joined_sm90_f16_d576";
+    if (!attn_cuda_variant_find(stored) || !attn_cuda_variant_find(f16) ||
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        skip();
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_launches("50000000", stored, "mla_bwd hq=7 sq=1056 sk=200 d=576 topk=32 bf16 deterministic",
+                    "prepare_smxx_any, join_sm80_i32_g8, main 132, joined_list_smxx_any, rows_sm90_count, "
+                    "rows_sm90_scan, rows_sm90_scatter, rows_sm90_walk, rows_sm90_join, finish_smxx_dkv, ");
+    assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16 deterministic", UINT64_MAX, 0, stored);
+    assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 f16 deterministic", UINT64_MAX, 0,
+                  "attn_mla_bwd_joined_sm90_f16_d576_det");
+    assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 f16", UINT64_MAX, 0, f16);
+    assert_chosen("mla_bwd hq=32 sq=4096 sk=8192 d=576 topk=2048 f16", UINT64_MAX, 0, f16);
+}
+
 static void lists_of_a_dist_joined(void **state) {
     (void)state;
     static const char plain[] = "attn_dist_sm90_bf16_d576_h64", joined[] = "attn_dist_joined_sm90_bf16_d576";
@@ -334,6 +351,7 @@ int main(void) {
         cmocka_unit_test(slots_in_order_of_ranges),
         cmocka_unit_test(slots_of_a_forward_in_order),
         cmocka_unit_test(lists_of_a_forward_joined),
+        cmocka_unit_test(rows_of_a_backward_joined),
         cmocka_unit_test(lists_of_a_dist_joined),
         cmocka_unit_test(lists_of_a_backward_joined),
     };

@@ -196,9 +196,13 @@ static __device__ __forceinline__ void keep_work_of(const struct kp_mla_bwd *p, 
         keep_rows<W>(p, index, &w, shared);
         if (PAIRS) {
             uint64_t row = index;
+#ifdef CFG_JOINED
+            row *= (uint32_t)p->share; /* stored rows of a group; work tiles are whole */
+#else
             int from = 0;
             if (in_parts(p)) part_of(p, index, 0, &from), row /= (uint32_t)p->parts;
             row = row * (uint32_t)p->in.topk + (uint32_t)from;
+#endif
             keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row);
         } else {
             keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);

@@ -146,7 +146,7 @@ static __device__ __forceinline__ void order_tiles(const struct kp_mla_bwd *p, u
 }
 /* The tile that comes at place t. */
 static __device__ __forceinline__ int tile_in_order(const struct kp_mla_bwd *p, uint32_t shared, int t) {
-    if (!p->posts || shared_load32(shared + GROUP_AT + 8) > 64 * ORDERED) return t;
+    if (PAIRS || !p->posts || shared_load32(shared + GROUP_AT + 8) > 64 * ORDERED) return t;
     if (t == 0) order_tiles(p, shared);
     return (int)shared_load8(shared + ORDER_AT + (uint32_t)t);
 }

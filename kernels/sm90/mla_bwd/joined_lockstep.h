@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * Part of lockstep.cu over joined lists (joined.h), f16: cells of the queries that have an entry, sums of P' of each
- * query for dist, and the exact way (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
+ * Part of lockstep.cu over joined lists (joined.h): cells of the queries that have an entry, sums of P' of each query
+ * for dist, and the exact way (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
  * whose queries' bits are looked up where they are needed. */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
 #define ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
 #include "kernels/sm90/mla_bwd/joined_exact.h"
 #include "kernels/sm90/mla_bwd/scale.h"
+#if CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd/stored_rows.h"
+#else
 #include "kernels/sm90/mla_bwd/scatter_add.h"
-
-static_assert(TYPE == KP_F16, "scores and dP of f16 numbers are far from the largest f32");
+#endif
 
 /* The query of row g + 8 r. */
 static __device__ __forceinline__ int own_query(const struct kp_mla_bwd *p, int r) {
@@ -22,8 +24,8 @@ static __device__ __forceinline__ int has_entry(uint2 bits, int e, int query) {
     return (e ? bits.y : bits.x) >> query & 1;
 }
 
-/* For all warps, before scores (W = 0) and dP are exchanged: whether the warp's are finite. A sum of f16 products is
- * not beyond f32, so that the sum of y tells. */
+/* For all warps, before scores (W = 0) and dP are exchanged: whether the warp's are finite. Their sum is
+ * beyond f32 only if some are near it, and then the exact way is taken without need. */
 template <int W> static __device__ __forceinline__ void note_exact_way(uint32_t shared, const float y[32]) {
     float sum[2] = {0, 0};
 #pragma unroll
@@ -110,6 +112,50 @@ static __device__ __forceinline__ void leave_dist_of_rows(const struct kp_mla_bw
     }
 }
 
+#if CFG_DETERMINISTIC
+/* Rows of dKV, where stored_rows.h stores them, with a power of two from the largest finite number. Warp v of the
+ * eight: entries 8 v .. 8 v + 7 of the work tile's tile `tile`. */
+static __device__ __forceinline__ void store_rows_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
+                                                          uint32_t note, uint32_t tile) {
+    const uint32_t warp = (uint32_t)recompute((int)threadIdx.x) >> 5;
+#pragma unroll 1
+    for (uint32_t entry = 8 * warp; entry < 8 * warp + 8; entry++) {
+        const uint32_t lane = (uint32_t)lane_of(), bits = bits_of(shared, note, entry), row16 = 64 * tile + entry;
+        if ((int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry) < 0 || !p->dkv.data) continue;
+        float x[2 * SLICES], most = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * SLICES; i++) x[i] = 0;
+#pragma unroll 1
+        for (uint32_t row = 0; row < 64; row++) {
+            if (!(bits >> query_of(p, (int)row) & 1)) continue;
+            const float ds = cell_of(shared + DS_AT, entry, row), prob = cell_of(shared + P_AT, entry, row);
+#pragma unroll
+            for (uint32_t slice = 0; slice < SLICES; slice++) {
+                const uint32_t q = pair_of(shared + Q_AT + slice * Q_STEP, row, 2 * lane);
+                x[2 * slice] = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x[2 * slice]);
+                x[2 * slice + 1] = __fmaf_rn(ds, unpack16(TYPE, q >> 16), x[2 * slice + 1]);
+                if (slice >= V_SLICES) continue;
+                const uint32_t o = pair_of(shared + DOUT_AT + slice * Q_STEP, row, 2 * lane);
+                x[2 * slice] = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x[2 * slice]);
+                x[2 * slice + 1] = __fmaf_rn(prob, unpack16(TYPE, o >> 16), x[2 * slice + 1]);
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * SLICES; i++) most = fmaxf(most, if_finite(fabsf(x[i])));
+        const uint32_t bound = __reduce_max_sync(~0u, __float_as_uint(most));
+        const uint32_t exponent = max(row16_exponent(bound), SCALED ? 30u : 15u); /* as bound_rows */
+        const float factor = __uint_as_float(row16_factor(exponent));
+        char *to =
+            (char *)address_of(kept(sums) + 64 * (lane >> 4) + 16 * (lane & 3) + 4 * (lane >> 2 & 3), row16, 2 * D);
+#pragma unroll
+        for (uint32_t slice = 0; slice < SLICES; slice++)
+            *(uint32_t *)(to + 128 * slice) = pack16(KP_F16, x[2 * slice] * factor, x[2 * slice + 1] * factor);
+        if (lane == 0)
+            *((uint8_t *)kept(sums + 8) + row16) =
+                (uint8_t)(row16_unit(exponent) - (SCALED ? (uint32_t)exponent_at(shared, note) : 0));
+    }
+}
+#else
 /* dKV straight to memory, in the order of columns of scatter_add.h. Warp v of the eight: entries 8 v .. 8 v + 7. */
 static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
                                                        uint32_t note) {
@@ -143,4 +189,5 @@ static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *
         }
     }
 }
+#endif
 #endif

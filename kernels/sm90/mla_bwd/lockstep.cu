@@ -198,19 +198,26 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
 }
 
 #ifdef CFG_JOINED
-/* A tile whose P and dS are written, added up cell by cell (joined_exact.h). last: the work tile's last. */
+/* Tile i of a work tile, whose P and dS are written, added up cell by cell (joined_exact.h). */
 template <int W>
 static __device__ __forceinline__ void add_exactly(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
-                                                   float rope[16], uint32_t note, int last) {
+                                                   float rope[16], uint32_t note, int i, int tiles) {
+    note_most<W>(shared, i == 0); /* of its other tiles */
     named_sync(6, 256);
     add_dq_exactly<W>(p, shared, note, q, rope);
+#if CFG_DETERMINISTIC
+    store_rows_exactly(p, shared, shared + SUMS_AT + 16 * W, note, (uint32_t)i);
+#else
     add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, note);
+#endif
     named_sync(6, 256); /* all of it is read, by whichever warps */
-    if (lane_of()) return;
-    for (uint32_t y = 0; y < 2; y++) mbar_arrive(shared + K_FREE + 16 * W + 8 * y);
-    mbar_arrive(shared + PD_FREE);
-    for (uint32_t i = 0; i < 4 && last; i++) mbar_arrive(shared + Q_FREE + 8 * own_slice(W, i));
-    if (last && SLICES > 8) mbar_arrive(shared + Q_FREE + 64);
+    if (lane_of() == 0) {
+        for (uint32_t y = 0; y < 2; y++) mbar_arrive(shared + K_FREE + 16 * W + 8 * y);
+        mbar_arrive(shared + PD_FREE);
+        for (uint32_t x = 0; x < 4 && i + 1 == tiles; x++) mbar_arrive(shared + Q_FREE + 8 * own_slice(W, x));
+        if (i + 1 == tiles && SLICES > 8) mbar_arrive(shared + Q_FREE + 64);
+    }
+    if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, note ^ 1); /* as all tiles */
 }
 #endif
 
@@ -236,7 +243,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 score_tile<W>(shared, s, parity, i == 0);
 #ifdef CFG_JOINED
                 note_exact_way<W>(shared, s);
-                if (W) leave_bound_of_entries(shared, p, s, parity & 1, i == 0);
+                if (SCALED && W) leave_bound_of_entries(shared, p, s, parity & 1, i == 0);
 #else
                 if (SCALED && W) leave_bound(shared, p, s, 32, (uint32_t)warp_of(), parity & 1, i == 0);
 #endif
@@ -263,7 +270,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             }
 #ifdef CFG_JOINED
             if (takes_exact_way(shared)) {
-                add_exactly<W>(p, shared, q, rope, parity & 1, i + 1 == tiles);
+                add_exactly<W>(p, shared, q, rope, parity & 1, i, tiles);
                 continue;
             }
 #endif

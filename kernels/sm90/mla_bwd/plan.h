@@ -22,7 +22,7 @@ constexpr int JOINED = CFG_JOINED; /* a work tile is a group of queries and its 
 #else
 constexpr int JOINED = 0;
 #endif
-static_assert(!JOINED || (EVEN && !PAIRS && (ALT || CTAS == 1)), "what has a form for it");
+static_assert(!JOINED || (EVEN && (ALT ? !PAIRS : CTAS == 1)), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (pingpong_reduce_partial.h), those that store rows all

@@ -20,7 +20,7 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
     const uint32_t apart = shared_load32(shared + GROUP_AT + 12);
     const struct entries x = apart ? entries_apart(p, shared, t) : joined_entries(p, shared, t);
     const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
-    if (p->posts && lane == 0) {
+    if (!PAIRS && p->posts && lane == 0) {
         if (!apart)
             pace(p, shared, t, x.lo);
         else if (t == 0)

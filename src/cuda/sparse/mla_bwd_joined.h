@@ -29,6 +29,25 @@ attn_status attn_cuda_mla_bwd_joined_queue(const struct attn_core_device *dev, c
                                            int64_t listed,
                                            attn_status (*queue_groups)(void *run, int64_t first, int64_t n), void *run);
 
+/* ---- deterministic: dKV of entries, stored by the main kernel and added up afterwards, mla_bwd_joined_rows.c ---- */
+
+/* Offsets in bytes. */
+struct attn_cuda_mla_bwd_joined_rows {
+    int64_t rows, chunk; /* stored rows of a group, at most; groups of a launch of the main kernel */
+    uint64_t pairs, list, lengths, keys[2], slots[2], counts, scanned, totals, parts, bytes;
+};
+/* listed: groups that are joined at a time; round: those that the device works on at once. */
+struct attn_cuda_mla_bwd_joined_rows attn_cuda_mla_bwd_joined_rows_of(const struct attn_core_device *dev,
+                                                                      const attn_problem *p, int64_t group,
+                                                                      int64_t listed, int64_t round);
+int attn_cuda_mla_bwd_joined_rows_refuse(const struct attn_core_device *dev, const attn_problem *p,
+                                         struct attn_text *why);
+attn_status attn_cuda_mla_bwd_joined_rows_prepare(struct attn_core_device *dev);
+/* Queues the sums of the rows that groups kp->bwd.first .. + n - 1 have stored, in the memory at `memory`. */
+attn_status attn_cuda_mla_bwd_joined_rows_sum(const struct attn_core_device *dev, const attn_problem *p,
+                                              const attn_args *args, const struct attn_cuda_mla_bwd_joined_rows *g,
+                                              const struct kp_mla_bwd_joined *kp, uint64_t memory);
+
 /* Of a row whose file has group_of() and workspace(). */
 #define ATTN_CUDA_MLA_BWD_JOINED_ROW                                                                                   \
     .op = ATTN_OP_MLA_BWD, ATTN_CUDA_ROW(ATTN_F32), .joins = 1, .group = group_of, .alignment_bytes = 16,              \

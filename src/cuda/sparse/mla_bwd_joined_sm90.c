@@ -27,8 +27,9 @@ struct geometry {
     int64_t entries;         /* of a group, at most */
     int64_t n_checkpoints;   /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t segment_shift, segments;
-    int64_t whole, parts; /* groups whose work tiles are whole; parts of the others' */
-    uint64_t part_dq, joined, rows, sum, part_dist, counters, end;
+    int64_t whole, parts;                        /* groups whose work tiles are whole; parts of the others' */
+    struct attn_cuda_mla_bwd_joined_rows stored; /* deterministic */
+    uint64_t part_dq, joined, rows, sum, part_dist, counters, stored_rows, end;
 };
 
 /* Parts of a query's sums for dist: lockstep.cu forms them warp by warp, and a query of 32 rows has two warps. */
@@ -73,14 +74,19 @@ static struct geometry lay_out(const struct kp_mla_bwd_joined_sm90_config *c, co
     if (!g.at_once) return (struct geometry){0}; /* refused: supports() */
     g.listed = attn_cuda_mla_joined_listed(p, g.tile_rows, attn_cuda_blocks(g.at_once, g.head_blocks));
     g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
-    choose_checkpoints(&g, dev, p);
-    choose_parts(&g, p);
+    g.whole = g.groups;
+    if (c->deterministic)
+        g.stored =
+            attn_cuda_mla_bwd_joined_rows_of(dev, p, g.group, g.listed, attn_cuda_blocks(g.at_once, g.head_blocks));
+    else
+        choose_checkpoints(&g, dev, p), choose_parts(&g, p);
     g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, g.tile_rows, g.listed), 1);
     g.rows = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, 1, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_parts(c, &g) * g.listed * g.group * g.entries, sizeof(float));
     g.counters = take(&g, 1, g.n_checkpoints, sizeof(uint32_t));
+    g.stored_rows = take(&g, 1, (int64_t)g.stored.bytes, 1);
     g.part_dq = take(&g, 1, (g.groups - g.whole) * g.head_blocks * g.parts * g.tile_rows * p->dim_qk, sizeof(float));
     return g;
 }
@@ -104,8 +110,17 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     }
     for (int x = 0; x < N_STEPS; x++)
         if (attn_cuda_refuse_image(dev, symbol_of(x), 0, why)) return 0;
+    if (c->deterministic && attn_cuda_mla_bwd_joined_rows_refuse(dev, p, why)) return 0;
     return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_BWD_SM90_SHARED(c->dim), why) &&
            !attn_cuda_dout_refuse(dev, why);
+}
+
+/* Entries of a group's list, for estimates. Queries of 33 heads or more fill tiles without neighbours, and joining pays
+ * from J = 0.8 on (docs/kernels/mla_bwd_joined_sm90.md). So with deterministic pairs of queries in bf16, whose tiles take
+ * longer than those of queries apart, which the third schedule has. */
+static double entries_of(const struct kp_mla_bwd_joined_sm90_config *c, const attn_problem *p, int64_t group) {
+    const int fills_tiles = c->ctas > 1 || (c->deterministic && c->dtype != KP_F16 && group <= 2);
+    return fills_tiles ? attn_cuda_mla_joined_entries_of_pair(p) : attn_cuda_mla_joined_entries(p, group);
 }
 
 /* Rounds of groups over the multiprocessors; tiles take as long as in mla_bwd_sm90.c. The first step reads out and dout
@@ -116,14 +131,17 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
     const struct geometry g = lay_out(c, dev, p);
     if (!g.groups) return 1e-6;
-    /* 33 heads or more: joining pays from J = 0.8 on (docs/kernels/mla_bwd_joined_sm90.md) */
-    const double tiles =
-        (c->ctas == 1 ? attn_cuda_mla_joined_entries(p, g.group) : attn_cuda_mla_joined_entries_of_pair(p)) / 64 + 0.5;
+    const double tiles = entries_of(c, p, g.group) / 64 + 0.5;
     const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.at_once);
     const double read = 2048 * (double)p->batch * (double)p->seq_q * (double)p->heads_q / 2.5e12;
     const double alone = g.n_checkpoints ? 7.45e-6 : 6.8e-6, pair = g.n_checkpoints ? 6.1e-6 : 5.7e-6;
     const double lockstep = g.n_checkpoints ? 7.5e-6 : 7.3e-6; /* mla_bwd_sm90.c; not timed over joined lists */
-    const double tile = (c->even == 1 ? lockstep : c->ctas == 2 ? pair : alone) * c->dim / 576;
+    const double stored = 10.5e-6;                             /* likewise */
+    const double tile = (c->deterministic ? stored
+                         : c->even == 1   ? lockstep
+                         : c->ctas == 2   ? pair
+                                          : alone) *
+                        c->dim / 576;
     return 2e-5 + read + attn_cuda_mla_joined_time(dev, p, g.tile_rows) + rounds * (12e-6 + tiles * tile);
 }
 
@@ -142,6 +160,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_BWD_SM90_SHARED(c->dim));
     if (!status) status = attn_cuda_dout_prepare(dev);
     if (!status) status = attn_cuda_mla_joined_prepare(dev, p, 64 * c->ctas);
+    if (!status && c->deterministic) status = attn_cuda_mla_bwd_joined_rows_prepare(dev);
     for (int x = 0; x < N_STEPS && !status; x++)
         status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbol_of(x)), 0);
     return status;
@@ -175,7 +194,8 @@ static void set_parameters(struct run *r) {
                                    .column = 1,
                                    .dtype = KP_F32,
                                    .chunk = 16};
-        kp->steps = KP_MLA_BWD_TURNED | KP_MLA_BWD_ZERO;
+        kp->steps = KP_MLA_BWD_ZERO;
+        if (!r->c->deterministic) kp->steps |= KP_MLA_BWD_TURNED;
         if (attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ACCUMULATE;
     }
     kp->rows = memory + r->g.rows;
@@ -211,6 +231,25 @@ static attn_status queue_main(struct run *r, int64_t first, int64_t n, int64_t p
     return queue_step(r, FINISH_DQ, attn_cuda_blocks(rows * pieces, WARPS), &r->kp, sizeof r->kp);
 }
 
+/* Deterministic: groups first .. first + n - 1, which are joined, chunk by chunk. */
+static attn_status queue_chunks(struct run *r, int64_t first, int64_t n) {
+    struct kp_mla_bwd *kp = &r->kp.bwd;
+    const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace + r->g.stored_rows;
+    attn_status status = ATTN_OK;
+    kp->share = (int32_t)r->g.stored.rows;
+    for (const int64_t end = first + n; first < end && !status; first += n) {
+        n = attn_cuda_lesser(r->g.stored.chunk, end - first);
+        kp->pairs = memory + r->g.stored.pairs;
+        kp->units = kp->pairs + (uint64_t)(n * r->g.stored.rows * 2 * r->p->dim_qk);
+        status = queue_main(r, first, n, 0);
+        if (!status && kp->part_dist)
+            status = queue_step(r, FINISH_DIST, attn_cuda_blocks(n * r->g.group, WARPS), &r->kp, sizeof r->kp);
+        if (!status && kp->dkv.data)
+            status = attn_cuda_mla_bwd_joined_rows_sum(r->dev, r->p, r->args, &r->g.stored, &r->kp, memory);
+    }
+    return status;
+}
+
 /* Groups first .. first + n - 1, which are joined together: first the whole work tiles, then those in parts, which need
  * nothing of the launch before. */
 static attn_status queue_groups(void *run, int64_t first, int64_t n) {
@@ -220,6 +259,8 @@ static attn_status queue_groups(void *run, int64_t first, int64_t n) {
     const int64_t whole = attn_cuda_lesser(n, r->g.whole > first ? r->g.whole - first : 0);
     attn_status status = attn_cuda_mla_joined_queue(r->dev, r->p, r->args, r->g.tile_rows, memory + r->g.joined, first,
                                                     first + n, &r->kp.joined);
+    if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
+    if (r->c->deterministic) return status ? status : queue_chunks(r, first, n);
     if (!status && r->g.n_checkpoints && whole) {
         struct kp_mla_bwd_ranges zeroes = {.bwd = *kp, .n_posts = r->g.n_checkpoints};
         zeroes.bwd.posts = memory + r->g.counters;
@@ -227,7 +268,6 @@ static attn_status queue_groups(void *run, int64_t first, int64_t n) {
         status = queue_step(r, CHECKPOINTS, attn_cuda_lesser(r->g.n_checkpoints, 64), &zeroes, sizeof zeroes);
     }
     kp->posts = r->g.n_checkpoints ? memory + r->g.counters : 0;
-    if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
     if (!status) status = queue_main(r, first, whole, 0);
     if (!status && kp->part_dist && whole)
         status = queue_step(r, FINISH_DIST, attn_cuda_blocks(whole * r->g.group, WARPS), &r->kp, sizeof r->kp);
@@ -257,11 +297,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #include "kernels/variants/mla_bwd_joined_sm90.def"
 #undef VARIANT
 
-#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+/* A line begins with .dtype and .deterministic, members of both. */
+#define VARIANT(tail, source, dtype_of_line, deterministic_of_line, ...)                                               \
     {.name = "attn_mla_bwd_joined_sm90_" #tail,                                                                        \
      .arch = "sm90",                                                                                                   \
      .summary = "D = the number in the name, to 32 heads, h64: 33 to 64; joins the lists of neighbouring queries",     \
      dtype_of_line,                                                                                                    \
+     deterministic_of_line,                                                                                            \
      ATTN_CUDA_MLA_BWD_JOINED_ROW,                                                                                     \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail},

@@ -311,8 +311,8 @@ static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, 
     if (summing_ctas > 0) {
         rows.parts = workspace_of(r) + r->g.overlapped_parts;
         rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
-        rows.stretch = blocks(rows.n, summing_ctas * OVERLAPPED_WARPS);
-        if (rows.stretch < LEAST_SEGMENT) rows.stretch = LEAST_SEGMENT;
+        const int64_t segment = blocks(rows.n, summing_ctas * OVERLAPPED_WARPS);
+        rows.stretch = segment < LEAST_SEGMENT ? LEAST_SEGMENT : segment;
         r->summed[r->n_summed].keys = rows.keys, r->summed[r->n_summed].parts = rows.parts;
         r->summed[r->n_summed].n = rows.n, r->summed[r->n_summed].segment = rows.stretch;
         r->n_summed++, r->left.n = 0;
