@@ -157,7 +157,10 @@ double attn_cli_check_round(double x, int32_t dtype); /* to F16 or BF16, nearest
 int attn_cli_check_data_dense(struct check_case *c);
 void attn_cli_check_scale_values(struct check_case *c); /* e4m3: of what is stored, what it is worth */
 int attn_cli_check_data_sparse(struct check_case *c);
-bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fall */
+bool attn_cli_check_falls(const struct check_case *c);  /* packed offsets that fall */
+bool attn_cli_check_uneven(const struct check_case *c); /* dense: rows of very different sizes */
+bool attn_cli_check_hole(const struct check_case *c);   /* sparse: one slot of a list is not valid */
+double attn_cli_check_wild(struct check_case *c, int64_t bound, int64_t far); /* a length outside its range */
 /* Standard normal values into t->val (allocated by place). */
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
 void attn_cli_check_bad_dout(struct check_case *c); /* what CHECK_BAD_DOUT asks for. No draw: numbers of a seed stay */

@@ -26,6 +26,7 @@ static const struct {
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding packed-lengths"},
     {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
+    {'d', "rows", "uneven"},
     {'b', "gradient",
      "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic one-number bad-dout inf-dout"},
     {'s', "HQ", "1 7 16 64 128 192"},
@@ -35,7 +36,7 @@ static const struct {
     {'l', "topk", "1 <64 64 65 >128 >400"},
     {'s', "D", "576 512"},
     {'l', "causal", "no k_stride=1 k_stride=4 q_start>0"},
-    {'l', "rows", "empty one-slot twice 64-times one-key bad-indices"},
+    {'l', "rows", "empty one-slot one-hole twice 64-times one-key bad-indices"},
     {'l', "topk_length", "none some edges wild"},
     {'s', "lse", "base-e base-2 empty-plus-inf"},
     {'l', "batch", "1 many no-axis"},
@@ -152,6 +153,7 @@ static void note_dense(const struct noting *n) {
     note_if(n, c->modes & CHECK_WILD_LENGTHS, "storage", "wild-lengths");
     note_if(n, attn_cli_check_falls(c), "storage", "falling-offsets");
     note_if(n, check_has(c, ATTN_FILL_PADDING), "storage", "fill-padding");
+    note_if(n, attn_cli_check_uneven(c), "rows", "uneven");
     note_if(n, check_has(c, ATTN_PACKED) && (p->flags & (ATTN_SEQLENS_Q | ATTN_SEQLENS_K)), "storage",
             "packed-lengths");
     note_if(n, check_has(c, ATTN_PAGED), "paged", "yes");
@@ -227,6 +229,7 @@ static void note_sparse(const struct noting *n) {
     } rows[] = {{CHECK_EMPTY_ROWS, "empty"},    {CHECK_ONE_SLOT, "one-slot"}, {CHECK_TWICE, "twice"},
                 {CHECK_MANY_TIMES, "64-times"}, {CHECK_ONE_KEY, "one-key"},   {CHECK_BAD_INDICES, "bad-indices"}};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) note_if(n, c->modes & rows[k].mode, "rows", rows[k].name);
+    note_if(n, attn_cli_check_hole(c), "rows", "one-hole");
     note(n, "topk_length", lengths ? "some" : "none");
     if (!check_join(p)) note_lists(n);
     note_if(n, c->modes & CHECK_TOPK_EDGES, "topk_length", "edges");

@@ -25,13 +25,20 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? lo
 
 /* ---- lengths --------------------------------------------------------------------------------------------------- */
 
+/* A length beyond bound or below 0, by up to `far`; one in nine as far as int32 goes. */
+double attn_cli_check_wild(struct check_case *c, int64_t bound, int64_t far) {
+    const bool high = below(c, 2);
+    const int64_t over = below(c, far);
+    if (over % 9 == 8) return high ? INT32_MAX : INT32_MIN;
+    return (double)(high ? bound + 1 + over : -1 - over);
+}
+
 static void fill_lengths(struct check_case *c, int32_t role, int64_t bound) {
     struct check_tensor *t = &c->t[role];
     for (int64_t b = 0; b < t->n; b++) {
         int64_t kind = below(c, 6);
         t->val[b] = (double)(kind == 0 ? bound : kind == 1 ? 0 : kind == 2 ? bound - 1 : below(c, bound + 1));
-        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0)
-            t->val[b] = (double)(below(c, 2) ? bound + 1 + below(c, 9) : -1 - below(c, 9));
+        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0) t->val[b] = attn_cli_check_wild(c, bound, 9);
         if (bound == 0 && !(c->modes & CHECK_WILD_LENGTHS)) t->val[b] = 0;
     }
 }
@@ -215,6 +222,27 @@ static void poison_hidden_rows(struct check_case *c) {
     }
 }
 
+/* Rows of very different sizes, one case in eight: whoever brings a block of rows or a group of heads to one power of
+ * two has to look at all of it. 16-bit gradients: dout of every fourth head is large. Else V, or dout, is small but for
+ * 32 rows of 64, the second or the first, which a causal rule may hide; dout in every fourth head alone, so that others
+ * have none. An error shows where all that is seen is small. No draw: numbers of a seed stay. */
+bool attn_cli_check_uneven(const struct check_case *c) {
+    return check_dense(&c->p) && c->p.dtype != ATTN_E4M3 && (c->seed >> 46 & 7) == 5 && !(c->modes & CHECK_BAD_DOUT);
+}
+static void make_uneven(struct check_case *c) {
+    const bool backward = check_backward(&c->p), large = backward && check_half_dtype(c->p.dtype);
+    struct check_tensor *t = &c->t[backward ? ATTN_ROLE_DOUT : ATTN_ROLE_V];
+    const int64_t length = t->view.shape[t->view.rank - 2], cols = t->view.shape[t->view.rank - 1];
+    for (int64_t x = 0; x < t->n && length; x++) {
+        const int64_t row = x / cols % length, head = x / cols / length % (backward ? c->p.heads_q : 1);
+        const bool chosen = !backward || head % 4 == 1;
+        if (large)
+            t->val[x] *= chosen ? 0x1p9 : 1;
+        else if (!chosen || row / 32 % 2 == backward)
+            t->val[x] *= 0x1p-30;
+    }
+}
+
 static void fill_small(struct check_case *c) {
     struct check_tensor *slopes = &c->t[ATTN_ROLE_ALIBI], *sink = &c->t[ATTN_ROLE_SINK];
     for (int64_t x = 0; x < slopes->n; x++) {
@@ -285,6 +313,7 @@ int attn_cli_check_data_dense(struct check_case *c) {
     attn_cli_check_normal(&c->rng, t[ATTN_ROLE_V].val, t[ATTN_ROLE_V].n, 1);
     if (t[ATTN_ROLE_DOUT].use) attn_cli_check_normal(&c->rng, t[ATTN_ROLE_DOUT].val, t[ATTN_ROLE_DOUT].n, 1);
     attn_cli_check_bad_dout(c);
+    if (attn_cli_check_uneven(c)) make_uneven(c);
     if (t[ATTN_ROLE_DLSE].use) attn_cli_check_normal(&c->rng, t[ATTN_ROLE_DLSE].val, t[ATTN_ROLE_DLSE].n, 1);
     fill_small(c);
     fill_scales(c);

@@ -14,9 +14,8 @@ static void fill_lengths(struct check_case *c) {
     for (int64_t x = 0; x < t->n; x++) {
         int64_t k = below(c, 6), topk = c->p.topk, n = below(c, topk + 1);
         if (c->modes & CHECK_TOPK_EDGES) n = k == 5 ? topk : edges[k] < topk ? edges[k] : topk;
-        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0)
-            n = below(c, 2) ? topk + 1 + below(c, 100) : -1 - below(c, 100);
         t->val[x] = (double)n;
+        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0) t->val[x] = attn_cli_check_wild(c, topk, 100);
     }
 }
 
@@ -41,6 +40,9 @@ static int64_t last_key(const struct check_case *c, int64_t i) {
     return last;
 }
 
+/* A list with one slot that is not valid, one case in eight. No draw: numbers of a seed stay. */
+bool attn_cli_check_hole(const struct check_case *c) { return !check_dense(&c->p) && (c->seed >> 46 & 7) == 5; }
+
 static void fill_row(struct check_case *c, double *idx, int64_t i, int64_t shared) {
     const attn_problem *p = &c->p;
     int64_t n = p->topk, keys = last_key(c, i) + 1, repeat = 1;
@@ -56,9 +58,11 @@ static void fill_row(struct check_case *c, double *idx, int64_t i, int64_t share
         for (int64_t t = 0; t < n; t++) idx[t] = (double)shared;
     bool dead = (c->modes & CHECK_EMPTY_ROWS) && below(c, 3) == 0,
          lone = (c->modes & CHECK_ONE_SLOT) && below(c, 3) == 0;
+    const bool hole = attn_cli_check_hole(c) && n > 0;
     int64_t keep = below(c, n), bad = (c->modes & CHECK_BAD_INDICES) ? below(c, 3) * 20 : 0;
     for (int64_t t = 0; t < n; t++)
         if (dead || (lone && t != keep) || below(c, 100) < bad) idx[t] = bad_index(c);
+    if (hole) idx[(c->seed + (uint64_t)i * 5) % (uint64_t)n] = -1;
     if (p->seq_k == 0)
         for (int64_t t = 0; t < n; t++) idx[t] = bad_index(c);
 }
