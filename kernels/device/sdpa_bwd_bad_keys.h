@@ -39,9 +39,12 @@ static __device__ __forceinline__ void take_bad_keys(uint32_t shared, int exist)
     uint32_t any = 0;
     if (threadIdx.x < 8) shared_store32(shared + BAD_KEYS + 4 * threadIdx.x, 0);
     if (threadIdx.x == 0) shared_store32(shared + ANY_BAD, 0);
+    static_assert(CTA_KEYS * (DIM / 8) % MAIN_THREADS == 0, "each thread has as many chunks");
 #pragma unroll 8
-    for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS)
+    for (int n = 0; n < CTA_KEYS * (DIM / 8) / MAIN_THREADS; n++) {
+        const int x = (int)threadIdx.x + n * MAIN_THREADS;
         any |= chunk_bad(chunk_of(shared + K_TILE, K_SLICE, x / (DIM / 8), x % (DIM / 8)));
+    }
     if (!named_any(MAIN, MAIN_THREADS, any) && exist >= CTA_KEYS) return;
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {

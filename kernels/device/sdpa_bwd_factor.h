@@ -21,12 +21,12 @@ static __device__ __forceinline__ float choose_factor(const struct kp_sdpa_bwd_s
     const float2 *rows = (const float2 *)s->row_bounds + head * group * p->row_tiles;
     const float *keys = (const float *)s->key_bounds + head * s->bound_tiles;
     float dout = 0, shift = 0, v = 0;
-#pragma unroll 4
+#pragma unroll 1 /* mostly one: a thread has a tile of rows of every MAIN_THREADS */
     for (int x = (int)threadIdx.x; x < group * row_tiles; x += MAIN_THREADS) {
         const float2 y = rows[(int64_t)(x / row_tiles) * p->row_tiles + x % row_tiles];
         dout = fmaxf(dout, y.x), shift = fmaxf(shift, y.y);
     }
-#pragma unroll 4
+#pragma unroll 1
     for (int x = (int)threadIdx.x; x < key_tiles; x += MAIN_THREADS) v = fmaxf(v, keys[x]);
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {

@@ -12,6 +12,8 @@ constexpr uint32_t STEP = SHARE * 128;    /* slots of a query that its warps tak
 constexpr uint32_t WIDE = 1024 / THREADS; /* words that a thread scans side by side where they are many */
 /* Kinds of entries: that both parts of the group have, queries 0 .. HALF - 1 alone, the others alone. */
 constexpr int KINDS = 3;
+/* A range of all keys leaves room for the table: its words are no smaller (src/cuda/sparse/mla_join.c). */
+constexpr bool TABLE_ALWAYS = KP_MLA_JOIN_WORD(GROUP) >= KP_MLA_JOIN_TABLE;
 constexpr uint32_t NO_KEY = ~0u, NO_SLOT = 0xffff;
 static_assert(GROUP >= 2 && GROUP <= 16 && WARPS % GROUP == 0 && WARPS <= 32, "whole warps for each query");
 

@@ -136,6 +136,8 @@ static __device__ __forceinline__ void emit_pairs(const struct group_lists *j, c
     int32_t *keys = j->out + j->p->keys + window;
     uint32_t *bits = (uint32_t *)j->out + j->p->bits + window / 16;
     const bool aligned = !((uintptr_t)keys & 15);
+    constexpr int TURNS = KP_MLA_JOIN_STAGE / sizeof(KEY) / (THREADS * 4); /* at most */
+#pragma unroll TURNS
     for (uint32_t e = threadIdx.x * 4; e < end; e += THREADS * 4) {
         uint4 key = {NO_KEY, NO_KEY, NO_KEY, NO_KEY};
         if (window + e < n) {
@@ -151,6 +153,7 @@ static __device__ __forceinline__ void emit_pairs(const struct group_lists *j, c
             keys[e] = (int32_t)key.x, keys[e + 1] = (int32_t)key.y, keys[e + 2] = (int32_t)key.z,
             keys[e + 3] = (int32_t)key.w;
     }
+#pragma unroll 1                                                 /* a thread has one word at most */
     for (uint32_t x = threadIdx.x; x < end / 16; x += THREADS) { /* of a block of 64 two words of each query */
         const uint32_t e0 = window + x / 4 * 64 + x % 2 * 32;
         const uint32_t to_both = bits_below(start[1], e0), to_first = bits_below(start[2], e0);
@@ -279,7 +282,7 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
     }
     if (write_header(j, n)) return true;
     const uint32_t start[KINDS] = {0, range.n[0], range.n[0] + range.n[1]};
-    if (j->p->table) {
+    if (TABLE_ALWAYS || j->p->table) {
         const bool entered = emit_whole<uint16_t>(j, start, n);
         if (!j->p->slots) return true;
         if (!entered) fill_table(j, n);

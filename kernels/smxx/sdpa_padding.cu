@@ -41,7 +41,9 @@ static __device__ __forceinline__ void fill_rows(const struct kp_view *v, int he
     const int bytes = v->dtype == KP_F64 ? 8 : v->dtype == KP_F32 ? 4 : 2;
     const int step = x == 0 && v->chunk == 16 ? 16 / bytes : 1, pieces = (width + step - 1) / step;
     if (!v->data) return;
+#pragma unroll 1
     for (int h = 0; h < heads; h++)
+#pragma unroll 1 /* stores alone: nothing waits for them */
         for (int y = (int)threadIdx.x; y < ROWS * pieces; y += THREADS) {
             const int r = y / pieces, c = y % pieces * step;
             if (!(padding[r / 32] >> r % 32 & 1)) continue;
@@ -50,6 +52,7 @@ static __device__ __forceinline__ void fill_rows(const struct kp_view *v, int he
                 *(uint4 *)to = make_uint4(0, 0, 0, 0);
                 continue;
             }
+#pragma unroll 1
             for (int e = 0; e < step && c + e < width; e++) store_element(to + e * bytes, bytes, x);
         }
 }
@@ -57,12 +60,10 @@ static __device__ __forceinline__ void fill_rows(const struct kp_view *v, int he
 #if CFG_BACKWARD
 static __device__ __forceinline__ void fill_all(const struct kp_sdpa_bwd *p, int of_keys, int64_t row0,
                                                 const uint32_t *padding) {
-    if (of_keys) {
-        fill_rows(&p->dk, p->in.heads_k, p->in.dim_qk, 0, row0, padding);
-        fill_rows(&p->dv, p->in.heads_k, p->in.dim_v, 0, row0, padding);
-    } else {
-        fill_rows(&p->dq, p->in.heads_q, p->in.dim_qk, 0, row0, padding);
-    }
+#pragma unroll 1
+    for (int t = of_keys ? 0 : 2; t < (of_keys ? 2 : 3); t++)
+        fill_rows(t == 0 ? &p->dk : t == 1 ? &p->dv : &p->dq, of_keys ? p->in.heads_k : p->in.heads_q,
+                  t == 1 ? p->in.dim_v : p->in.dim_qk, 0, row0, padding);
 }
 #else
 /* The lse of an empty row, in its type. */
@@ -78,10 +79,11 @@ static __device__ __forceinline__ uint64_t empty_lse(int type, int plus) {
 static __device__ __forceinline__ void fill_all(const struct kp_sdpa_fwd *p, int, int64_t row0,
                                                 const uint32_t *padding) {
     const int heads = p->in.heads_q, plus = (p->in.flags & KP_LSE_EMPTY_PLUS_INF) != 0;
-    fill_rows(&p->out, heads, p->in.dim_v, 0, row0, padding);
-    fill_rows(&p->lse, heads, 1, empty_lse(p->lse.dtype, plus), row0, padding);
-    fill_rows(&p->lse_rounded, heads, 1, empty_lse(p->lse_rounded.dtype, plus), row0, padding);
-    fill_rows(&p->max_logits, heads, 1, empty_lse(p->max_logits.dtype, 0), row0, padding);
+#pragma unroll 1
+    for (int t = 0; t < 4; t++) {
+        const struct kp_view *v = t == 0 ? &p->out : t == 1 ? &p->lse : t == 2 ? &p->lse_rounded : &p->max_logits;
+        fill_rows(v, heads, t ? 1 : p->in.dim_v, t ? empty_lse(v->dtype, plus && t < 3) : 0, row0, padding);
+    }
 }
 #endif
 

@@ -19,9 +19,9 @@ static __device__ __forceinline__ void clear_tail(uint32_t base, uint32_t slice,
     tell(base, V_CLEARED);
 }
 
-/* 32 columns, of which `left` exist, of a row times factor, rounded. Returns 0, or NaN if a number is not finite. */
-static __device__ __forceinline__ float store_columns(uint16_t *to, const uint32_t x[32], float factor, int left,
-                                                      int whole) {
+/* 32 columns, of which `left` exist, of a row times factor, rounded; rows are aligned to 16 bytes. Returns 0, or NaN if
+ * a number is not finite. */
+static __device__ __forceinline__ float store_columns(uint16_t *to, const uint32_t x[32], float factor, int left) {
     float zero = 0;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
@@ -33,11 +33,11 @@ static __device__ __forceinline__ float store_columns(uint16_t *to, const uint32
             zero = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero));
             y[e] = pack16(TYPE, a, b);
         }
-        if (whole && left >= 8 * c + 8)
+        if (left >= 8 * c + 8)
             *(uint4 *)(to + 8 * c) = make_uint4(y[0], y[1], y[2], y[3]);
         else
 #pragma unroll
-            for (int e = 0; e < 8; e++)
+            for (int e = 0; e < 7; e++)
                 if (8 * c + e < left) to[8 * c + e] = (uint16_t)(y[e / 2] >> (e % 2 * 16));
     }
     return zero;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, uint3
             tc_load32(x, cells + c);
             tc_wait_loads();
         }
-        if (exists) zero += store_columns(to + c, x, begun ? factor : -1, p->in.dim_v - c, p->out.chunk == 16);
+        if (exists) zero += store_columns(to + c, x, begun ? factor : -1, p->in.dim_v - c);
     }
     if (begun) {
         tc_before();

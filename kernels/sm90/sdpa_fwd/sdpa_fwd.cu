@@ -390,8 +390,8 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
 /* ------------------------------------------------------------------ results ------------------------ */
 
 /* 16-bit results, from registers. Eight columns of a row are in the four threads of a quad, a pair each; of four such
- * blocks each thread gets one, so that a quad writes 64 bytes side by side. whole: all rows and columns exist, in
- * chunks of 16 bytes. */
+ * blocks each thread gets one, so that a quad writes 64 bytes side by side. whole: all rows and columns exist. Rows
+ * of out are aligned to 16 bytes, as those of all tensors here. */
 static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w, int i,
                                                   const float o[N_O], const float factor[2], float zero[2], int whole) {
     const int t = lane_of() & 3, odd = t & 1, upper = t & 2;
@@ -417,13 +417,13 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
             const uint4 chunk = upper ? make_uint4(e, f, high[0], high[1]) : make_uint4(low[0], low[1], e, f);
             const int left = p->in.dim_v - 8 * (j + t);
             if (!whole && (!exists || left <= 0)) continue;
-            if (whole || (p->out.chunk == 16 && left >= 8)) {
+            if (whole || left >= 8) {
                 *(uint4 *)(to + 8 * j) = chunk;
                 continue;
             }
             const uint32_t word[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
-            for (int y = 0; y < 8; y++)
+            for (int y = 0; y < 7; y++)
                 if (y < left) to[8 * j + y] = (uint16_t)(word[y / 2] >> (y % 2 * 16));
         }
     }
@@ -444,12 +444,10 @@ static __device__ __forceinline__ void store_rows_f32(const struct kp_sdpa_fwd *
             const int left = p->in.dim_v - col0 - 8 * j;
             zero[r] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[r]));
             if (!exists || left <= 0) continue;
-            if (p->out.chunk == 16 && left > 1) {
+            if (left > 1)
                 *(float2 *)(to + 8 * j) = make_float2(a, b);
-                continue;
-            }
-            to[8 * j] = a;
-            if (left > 1) to[8 * j + 1] = b;
+            else
+                to[8 * j] = a;
         }
     }
 }
@@ -477,7 +475,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     const int last = w->row0 + 64 * c->wg + 16 * warp_of() + 15;
     if (p->out.dtype == KP_F32)
         store_rows_f32(p, w, i, c->o, factor, zero);
-    else if (last < w->seq.rows && p->in.dim_v == DIM_V && p->out.chunk == 16)
+    else if (last < w->seq.rows && p->in.dim_v == DIM_V)
         store_rows(p, w, i, c->o, factor, zero, 1);
     else
         store_rows(p, w, i, c->o, factor, zero, 0);

@@ -187,24 +187,24 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
     c->tile++;
 }
 
-/* Numbers x of row i, columns 8 j + 2 t and the next one, as far as they exist. */
+/* Two numbers side by side, of which `left` exist; rows of out are aligned to 16 bytes. */
 static __device__ __forceinline__ void store_pair(const struct kp_sdpa_fwd *p, int64_t element, int left, float a,
                                                   float b) {
-    if (left > 1 && p->out.chunk == 16) {
-        if (p->out.dtype == KP_F32)
-            *(float2 *)((float *)p->out.data + element) = make_float2(a, b);
-        else
-            *(uint32_t *)((uint16_t *)p->out.data + element) = pack16(KP_BF16, a, b);
-        return;
-    }
+    if (left <= 0) return;
     if (p->out.dtype == KP_F32) {
-        if (left > 0) ((float *)p->out.data)[element] = a;
-        if (left > 1) ((float *)p->out.data)[element + 1] = b;
+        float *to = (float *)p->out.data + element;
+        if (left > 1)
+            *(float2 *)to = make_float2(a, b);
+        else
+            *to = a;
         return;
     }
+    uint16_t *to = (uint16_t *)p->out.data + element;
     const uint32_t both = pack16(KP_BF16, a, b);
-    if (left > 0) ((uint16_t *)p->out.data)[element] = (uint16_t)both;
-    if (left > 1) ((uint16_t *)p->out.data)[element + 1] = (uint16_t)(both >> 16);
+    if (left > 1)
+        *(uint32_t *)to = both;
+    else
+        *to = (uint16_t)both;
 }
 
 /* Divide, round and write the warpgroup's rows. */

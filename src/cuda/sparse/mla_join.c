@@ -25,7 +25,8 @@ static struct geometry lay_out(const struct kp_mla_join_config *c, const struct 
     const int64_t word = KP_MLA_JOIN_WORD(c->group), wide = word > KP_MLA_JOIN_TABLE ? word : KP_MLA_JOIN_TABLE;
     const int64_t all = (attn_cuda_blocks(p->seq_k < 1 ? 1 : p->seq_k, 32) + 3) / 4 * 4;
     g.table = p->seq_k <= KP_MLA_JOIN_TABLE_KEYS && all * wide <= most;
-    g.words = g.table ? all : attn_cuda_lesser(most / word / 4 * 4, all);
+    /* where words are as wide as a table's, the kernel takes a range of all keys to have a table */
+    g.words = g.table ? all : attn_cuda_lesser(most / word / 4 * 4, word == wide ? all - 4 : all);
     g.shared = KP_MLA_JOIN_STAGE + g.words * (g.table ? wide : word);
     while (g.log2_parts < 2 && g.words << g.log2_parts < c->threads) g.log2_parts++;
     const int64_t per_sm = l->shared_per_sm / (g.shared + KP_MLA_JOIN_STATIC + SYSTEM_BYTES);
