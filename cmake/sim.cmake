@@ -245,6 +245,12 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd hq=8 sq=41 sk=300 d=576 topk=100 bf16 topk_length sink grad_sink dlse dkv=f32 accumulate align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_f16 mla_bwd_joined_sm100_f16_d576 12
                    "mla_bwd hq=20 sq=8 sk=400 d=576 topk=192 f16 with_dist align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    # In order: several chunks of groups, some left apart; a tile that is summed query by query.
+    attn_sim_check(check_sm100_joined_det mla_bwd_joined_sm100_bf16_d576_det 124780547
+                   "mla_bwd b=2 hq=64 sq=9 sk=90 d=576 topk=70 bf16 deterministic group=2 causal q_start=40 k_stride=2 topk_length with_dist align=16"
+                   ATTNSIM_GPU=b200 ATTNSIM_SMS=4 ATTN_CUDA_CHUNK_LIMIT=3)
+    attn_sim_check(check_sm100_joined_det_nan mla_bwd_joined_sm100_bf16_d512_det 99
+                   "mla_bwd hq=16 sq=24 sk=80 d=512 topk=30 bf16 deterministic group=4 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_joined_no_keys mla_bwd_joined_sm100_bf16_d576 1 "mla_bwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 align=16" ATTNSIM_GPU=b200)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.

@@ -46,8 +46,6 @@ def features(r, op, edge):
         words.append("sink")
         if op == "mla_bwd" and r.random() < 0.7:
             words.append("grad_sink")
-        if r.random() < 0.3:
-            words.append("lse_with_sink")
     if r.random() < 0.2:
         words.append(r.choice(["lse_base_2", "lse_empty_plus_inf"]))
     if r.random() < 0.2:
@@ -72,7 +70,7 @@ def problem_of(row, number, problems):
     tile = 256 if op == "dist" else 64
     hq = r.choice([heads, heads, heads - 1, r.randint(1, heads), 1]) if edge else r.choice([heads, heads // 2 + r.randint(1, heads // 2)])
     if not edge and op != "dist" and not joined and r.random() < 0.1:
-        hq = heads + 5
+        hq = 192 if heads == 128 else heads + 5
     group = 1
     if joined:
         group = r.choice([2, 4, 8])

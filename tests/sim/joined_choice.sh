@@ -20,5 +20,6 @@ done
 chooses h100 "mla_bwd hq=64 sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_bwd_sm90_bf16_d576_h64_alt
 for heads in 8 32; do # few heads: taken to share what neighbours of a selection share
     chooses b200 "mla_bwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_bwd_joined_sm100_bf16_d576
+    chooses b200 "mla_bwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16 deterministic" attn_mla_bwd_joined_sm100_bf16_d576_det
 done
 exit $failed

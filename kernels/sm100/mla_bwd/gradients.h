@@ -8,32 +8,31 @@ static __device__ __forceinline__ float scaled(uint32_t word, float down) {
     return SCALED ? __uint_as_float(word) * down : __uint_as_float(word);
 }
 
-/* Of key `key`, a thread's four neighbouring columns. */
-static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, float a, float b, float c,
-                                               float d) {
+/* Of key `key`, a thread's four neighbouring columns. again: deterministic, the thread has stored them in an earlier
+ * turn of the tile. */
+static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, uint32_t again, float a, float b,
+                                               float c, float d) {
     const float x[4] = {a, b, c, d};
     float *cursor = to + (int64_t)((uint64_t)high << 32 | low);
-    if (PAIRS)
-        store4(cursor, x, high != NOWHERE);
-    else
-        reduce_add4(cursor, x, high != NOWHERE);
+    if (PAIRS) store4(cursor, x, high != NOWHERE && !again);
+    if (!PAIRS || JOINED) reduce_add4(cursor, x, high != NOWHERE && (!PAIRS || again));
 }
 
 /* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
  * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. on: a bit for each key, those that take
- * something. down: undoes the power of two. */
+ * something. stored: those that an earlier turn has stored. down: undoes the power of two. */
 template <int N>
-static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64_t on, const uint32_t *x,
-                                                const uint32_t *y, float down) {
-    on >>= 2 * (lane_of() & 3);
+static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64_t on, uint64_t stored,
+                                                const uint32_t *x, const uint32_t *y, float down) {
+    on >>= 2 * (lane_of() & 3), stored >>= 2 * (lane_of() & 3);
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
         const uint4 offsets = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
 #pragma unroll
         for (int e = 0; e < 2; e++)
             add_key(to, e ? offsets.z : offsets.x, on >> (8 * n + e) & 1 ? e ? offsets.w : offsets.y : NOWHERE,
-                    scaled(x[4 * n + e], down), scaled(x[4 * n + 2 + e], down), scaled(y[4 * n + e], down),
-                    scaled(y[4 * n + 2 + e], down));
+                    PAIRS && JOINED ? stored >> (8 * n + e) & 1 : 0, scaled(x[4 * n + e], down),
+                    scaled(x[4 * n + 2 + e], down), scaled(y[4 * n + e], down), scaled(y[4 * n + 2 + e], down));
     }
 }
 
@@ -43,9 +42,10 @@ static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) 
     tell_read(base, 0, SUM_EMPTY + sum % 2);
 }
 
-/* A tile's dKV, as far as a turn has summed it. on: entries that take something. */
+/* A tile's dKV, as far as a turn has summed it. on: entries that take something; stored: of those of earlier turns. */
 static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm, int rank,
-                                                uint32_t note, float *to, uint64_t on, float down, uint32_t *sum) {
+                                                uint32_t note, float *to, uint64_t on, uint64_t stored, float down,
+                                                uint32_t *sum) {
     const int quarter = warp_of() % 4;
     const uint32_t lanes = (uint32_t)quarter << 21;
 #pragma unroll 1
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         tc_load_16x64(x, cells);
         tc_load_16x64(y, cells + (16u << 16));
         release_sum(base, *sum);
-        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, x, y, down);
+        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, stored, x, y, down);
     }
     if (ROPE) { /* lanes 64 g ..: keys of half g */
         const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         release_sum(base, *sum);
         if (quarter % 2 == 0)
             add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2),
-                               on >> CTA_KEYS * (quarter / 2), x, y, down);
+                               on >> CTA_KEYS * (quarter / 2), stored >> CTA_KEYS * (quarter / 2), x, y, down);
         ++*sum;
     }
 }
@@ -80,7 +80,7 @@ static __device__ __forceinline__ uint32_t run_gradients(const struct kp_mla_bwd
                                                          uint32_t *sum) {
     const int wanted = p->dkv.data != 0;
     uint32_t words = 0;
-    float *to = PAIRS ? (float *)p->pairs + w->number * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    float *to = PAIRS ? (float *)p->pairs + w->number * places_of(p) * DIM : (float *)p->sum.data + w->b * p->sum.batch;
     to += lane_of() / 4 * 4;
 #pragma unroll 1
     for (int t = 0; t < w->tiles; t++, tile++) {
@@ -91,10 +91,13 @@ static __device__ __forceinline__ uint32_t run_gradients(const struct kp_mla_bwd
         const struct turns turns = turns_of_tile(p, w, t, word & WORD_ODD);
         words = fold_words(words, word);
         const float down = power_of_two(-exponent_of(words));
+        uint64_t stored = 0;
 #pragma unroll 1
-        for (int r = turns.from; wanted && r < turns.until; r++)
-            add_turn(p, base, tm, rank, note, to, turns.whole ? ~UINT64_C(0) : shared_load64(note + NOTE_KEYS + 8 * r),
-                     down, sum);
+        for (int r = turns.from; wanted && r < turns.until; r++) {
+            const uint64_t on = turns.whole ? ~UINT64_C(0) : shared_load64(note + NOTE_KEYS + 8 * r);
+            add_turn(p, base, tm, rank, note, to, on, stored, down, sum);
+            if (PAIRS && JOINED) stored |= on;
+        }
         if (WORDS) {
             __syncwarp();
             if (lane_of() == 0) free_note_of_both(base, tile);
@@ -102,7 +105,7 @@ static __device__ __forceinline__ uint32_t run_gradients(const struct kp_mla_bwd
             tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
         }
     }
-    if (JOINED && threadIdx.x == 128) { /* for the copies of the second pass, which have read the word before */
+    if (JOINED && p->dq.data && threadIdx.x == 128) { /* for the second pass's copies, which have read the last one */
         shared_store32(base + AT_ODD_WORK, words & WORD_ODD);
         mbar_arrive(at_barrier(base, ODD_FULL));
     }

@@ -100,6 +100,19 @@ static __device__ __forceinline__ int row_of_slot(const struct kp_mla_bwd *p, co
     }
     return (int)(row0 + w->group.words[j->keys + t * KEYS + slot]);
 }
+/* Deterministic: rows that a work tile's entries may leave, and which kv row each of a tile's 64 is of, two a lane: the
+ * list by which mla_bwd_sort.cu and mla_bwd_sum.cu add them up, as if the group were a query and this its slots. */
+static __device__ __forceinline__ int64_t places_of(const struct kp_mla_bwd *p) {
+    return ((const struct kp_mla_bwd_sm100 *)p)->tiles * KEYS;
+}
+static __device__ __forceinline__ void list_entries(const struct kp_mla_bwd *p, const struct work *w, int t,
+                                                    const int rows[2]) {
+    const struct kp_mla_bwd_sm100 *all = (const struct kp_mla_bwd_sm100 *)p;
+    int32_t *list = (int32_t *)all->lists + w->number * places_of(p) + t * KEYS + lane_of();
+    if (cluster_rank() != 0 || !all->lists) return;
+    list[0] = rows[0], list[32] = rows[1];
+    if (t == 0 && lane_of() == 0) ((int32_t *)all->lengths)[w->number] = w->tiles * KEYS;
+}
 /* Word `word` of a tile's bits: 32 entries word % 2 of query word / 2; valid: of a list left apart, of entries 32 k ..
  */
 static __device__ __forceinline__ uint32_t bits_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,

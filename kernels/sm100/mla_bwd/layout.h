@@ -28,7 +28,6 @@ constexpr int TYPE = CFG_DTYPE, SCALED = TYPE == KP_F16; /* P and dS have a powe
 constexpr int WORDS = JOINED || SCALED;                  /* of a tile, from warps of scores to both CTAs, words.h */
 constexpr int QUERIES = JOINED ? KP_MLA_BWD_JOINED_SM100_GROUP : 1; /* of a work tile, at most */
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
-static_assert(!(JOINED && PAIRS), "entries have no rows of their own");
 
 /* 64 heads, one pass: Q and dO are rows of one operand A, 16 of each by turns, so that one product gives S and dP: row
  * 32 x + y of a CTA's 64 is Q of head 16 x + y, row 32 x + 16 + y its dO. */

@@ -158,6 +158,7 @@ static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uin
             int rows[2];
 #pragma unroll
             for (int k = 0; k < 2; k++) rows[k] = row_of_slot(p, &w, t, 32 * k + lane, 0, -1);
+            if (PAIRS) list_entries(p, &w, t, rows);
             if (WORDS)
                 await_pair(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
             else

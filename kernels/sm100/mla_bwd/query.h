@@ -55,6 +55,9 @@ static __device__ __forceinline__ int row_of_slot(const struct kp_mla_bwd *, con
                                                   int64_t row0, int) {
     return map_row(&w->slots, t * KEYS + slot, row0);
 }
+/* Deterministic: rows that a work tile's slots may leave; nothing to say which of them. */
+static __device__ __forceinline__ int64_t places_of(const struct kp_mla_bwd *p) { return p->in.topk; }
+static __device__ __forceinline__ void list_entries(const struct kp_mla_bwd *, const struct work *, int, const int *) {}
 /* Word `word` of a tile's bits; valid: of slots 32 k .. */
 static __device__ __forceinline__ uint32_t bits_of_tile(const struct kp_mla_bwd *, const struct work *, int, int word,
                                                         const uint32_t valid[2]) {

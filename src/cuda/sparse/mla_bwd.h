@@ -36,6 +36,12 @@ attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, st
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
 
+/* Deterministic, a row of f32 for each slot: sorts the slots of queries kp->first .. + kp->n - 1 by kv row, and adds
+ * the rows that they left. mla_bwd_sum.c */
+attn_status attn_cuda_mla_bwd_sum(const struct attn_core_device *dev, struct kp_mla_bwd *kp, void *stream);
+enum { ATTN_CUDA_MLA_BWD_SUM_STEPS = 4 };
+extern const char *const attn_cuda_mla_bwd_sum_symbols[ATTN_CUDA_MLA_BWD_SUM_STEPS];
+
 /* m->maps: queues the main kernel; `ds`: the workspace for dS. mla_bwd_sm100.c */
 attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const struct kp_mla_bwd *kp, uint64_t ds, int64_t ctas, void *stream);

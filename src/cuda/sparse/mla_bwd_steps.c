@@ -14,7 +14,7 @@
 _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
                "kernels/params/mla.h repeats attn.h");
 
-enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
+enum { THREADS = 256, WARPS = THREADS / 32, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
 /* Buffers of slots' gradients when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
 enum { PLACES = 3, MAX_GROUP = 16, LEAST_SEGMENT = 64, OVERLAPPED_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
@@ -284,8 +284,7 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
     const int has_ranges = step >= RANGES && step <= FINISH_DSINK;
-    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, 0, &r->ranges,
-                 has_ranges ? sizeof r->ranges : sizeof r->kp);
+    return queue(r, symbols[step], ctas, THREADS, 0, 0, 0, &r->ranges, has_ranges ? sizeof r->ranges : sizeof r->kp);
 }
 
 /* The next n of the first step's rows and zeroes; early: overlaps with the kernel before. */
@@ -386,22 +385,6 @@ static attn_status queue_rows_of_work_tiles(struct run *r) {
     if (!status && in_parts) status = queue_finish_dq(r);
     *kp = chunk;
     return status;
-}
-
-/* Sort the chunk's slots by kv row, and add the rows they left. */
-static attn_status queue_sum(struct run *r) {
-    struct kp_mla_bwd *kp = &r->kp;
-    const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
-    kp->sort_blocks = (int32_t)blocks(kp->n * r->p->topk, KP_MLA_SORT_BLOCK);
-    kp->from = -1;
-    for (kp->digit = 0; kp->digit == 0 || most >> kp->digit; kp->digit += DIGIT_BITS) {
-        attn_status status = queue_step(r, SORT_COUNT, kp->sort_blocks);
-        if (!status) status = queue_step(r, SORT_SCAN, 1);
-        if (!status) status = queue_step(r, SORT_SCATTER, kp->sort_blocks);
-        if (status) return status;
-        kp->from = (kp->from + 1) & 1;
-    }
-    return queue_step(r, SUM, blocks(r->p->batch * r->p->seq_k, WARPS));
 }
 
 /* ---- rows of 16 bits a number ---- */
@@ -563,7 +546,8 @@ static attn_status queue_queries(struct run *r, int64_t begin, int64_t end) {
         if (rows && r->g.overlapped) kp->pairs = workspace_of(r) + r->g.pairs[chunk % PLACES];
         if (!status) status = even ? queue_rows_of_work_tiles(r) : queue_main(r, begin);
         if (!status && !whole) status = queue_finish_dq(r);
-        if (!status && kp->pairs) status = rows ? leave_rows(r, chunk % r->g.group) : queue_sum(r);
+        if (!status && kp->pairs)
+            status = rows ? leave_rows(r, chunk % r->g.group) : attn_cuda_mla_bwd_sum(r->dev, kp, r->args->stream);
     }
     return status ? status : queue_end_of_group(r);
 }

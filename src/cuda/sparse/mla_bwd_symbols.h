@@ -9,7 +9,7 @@ enum {
     FINISH_DKV,
     FINISH_DIST,
     FINISH_DSINK,
-    SORT_COUNT,
+    SORT_COUNT, /* these four: mla_bwd_sum.c */
     SORT_SCAN,
     SORT_SCATTER,
     SUM,
