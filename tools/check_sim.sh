@@ -236,7 +236,7 @@ if [ "$coverage" != 0 ]; then # of all rows, which is what the floors are for, o
     floors=()
     [ "$kernel$fixed$repeat${OPS:-}" != "*16" ] || grep -qs '^ATTN_CUDA_VARIANTS:[A-Z]*=[^.]' "$build/CMakeCache.txt" ||
         floors=(--floors "$here/tests/sim/reached.tsv" --ptx "$build/cuda")
-    python3 "$here/tools/sim_coverage.py" "$ATTNSIM_COVERAGE" "${floors[@]}" || failed=$((failed + 1))
+    python3 "$here/tools/sim_coverage.py" "$ATTNSIM_COVERAGE" --unreachable "$here/tests/sim/unreachable.tsv" "${floors[@]}" || failed=$((failed + 1))
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

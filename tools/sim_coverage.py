@@ -4,16 +4,25 @@
 (sim/checks/coverage.h), and on request the lines that it never reached.
 
 usage: tools/sim_coverage.py FOLDER [--kernel GLOB] [--lines] [--least PERCENT] [--floors FILE] [--ptx FOLDER]
+                             [--unreachable FILE]
   --lines          lines of the sources that no lane ever reached, with those of the PTX; partly reached ones marked ~
   --least PERCENT  fail if a kernel has less
   --floors FILE    fail if a kernel has less than the first line for it says: kernels (globs), percent, what is not
                    reached and why, separated by tabs; lines that begin with # are comments
   --ptx FOLDER     kernels with a file NAME.ptx there count, too, if they never ran
+  --unreachable FILE
+                   instructions that no problem reaches, by lines of the sources: kernels (globs), file, a part of the
+                   line's text, reason, separated by tabs. They count as reached, and --lines leaves them out; fail if
+                   a kernel has more than 5 % of them or, with --floors, if no kernel that ran has such a line
 """
 import argparse
 import fnmatch
+import functools
 import os
 import sys
+
+MOST_UNREACHABLE = 5  # percent of a kernel
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
 
 def read(path):
@@ -59,6 +68,10 @@ def tell_lines(table):
         print(f"  {mark} {where}{inside}: {len(missed)} of {len(found)} instructions, PTX {ranges(missed)}")
 
 
+def tell_listed(listed, n):
+    return f" and {100 * listed / n:.1f} % unreachable" if listed else ""
+
+
 def floors_of(path):
     """[(globs, percent)]"""
     out = []
@@ -74,6 +87,55 @@ def floor_of(floors, name):
     return next((least for globs, least in floors if any(fnmatch.fnmatch(name, g) for g in globs)), 0)
 
 
+@functools.lru_cache(maxsize=None)
+def source_lines(path):
+    for base in ("", ROOT):
+        full = os.path.join(base, path)
+        if os.path.isfile(full):
+            with open(full, encoding="utf-8", errors="replace") as f:
+                return f.read().split("\n")
+    return []
+
+
+def text_of(place):
+    """Of FILE:LINE"""
+    path, _, number = place.rpartition(":")
+    lines = source_lines(path)
+    return lines[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(lines) else ""
+
+
+class Unreachable:
+    def __init__(self, path):
+        self.entries = []
+        if not path:
+            return
+        with open(path, encoding="utf-8") as f:
+            for line in f:
+                if line.strip() and not line.startswith("#"):
+                    globs, file, text, reason = line.rstrip("\n").split("\t")
+                    if not reason:
+                        raise ValueError(f"{path}: no reason for {text}")
+                    self.entries.append({"globs": globs.split(), "file": file, "text": text, "ran": 0, "found": 0})
+
+    def take(self, name, table):
+        """The kernel's instructions that are listed and were not executed."""
+        mine = [e for e in self.entries if any(fnmatch.fnmatch(name, g) for g in e["globs"])]
+        out = set()
+        for e in mine:
+            e["ran"] = 1
+        for key, executed in table.items():
+            for e in mine:
+                file = key[2].rpartition(":")[0]
+                if (file == e["file"] or file.endswith("/" + e["file"])) and e["text"] in text_of(key[2]):
+                    e["found"] = 1
+                    if not executed:
+                        out.add(key)
+        return out
+
+    def stale(self):
+        return [f"{e['file']}: {e['text']}" for e in self.entries if e["ran"] and not e["found"]]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
@@ -82,6 +144,7 @@ def main():
     parser.add_argument("--least", type=float, default=0)
     parser.add_argument("--floors")
     parser.add_argument("--ptx")
+    parser.add_argument("--unreachable")
     a = parser.parse_args()
     files = sorted(os.listdir(a.folder)) if os.path.isdir(a.folder) else []
     names = [n[:-4] for n in files if n.endswith(".cov") and fnmatch.fnmatch(n[:-4], a.kernel)]
@@ -91,20 +154,28 @@ def main():
     if not names:
         print(f"no kernel {a.kernel} in {a.folder}")
         return 1
-    total = done = 0
+    unreachable = Unreachable(a.unreachable)
+    total = done = without = short_of_95 = 0
     below = [f"{name} never ran" for name in never if floor_of(floors, name) > 0]
     for name in names:
         table = read(os.path.join(a.folder, name + ".cov"))
         n, hit = len(table), sum(table.values())
-        total, done = total + n, done + hit
-        if 100 * hit < floor_of(floors, name) * n:
-            below.append(f"{name}: {100 * hit / n:.1f} %, not {floor_of(floors, name):g} %")
-        print(f"{name:60} {hit:7} of {n:7} {100 * hit / max(n, 1):6.1f} %")
+        listed = unreachable.take(name, table)
+        total, done, without = total + n, done + hit, without + len(listed)
+        short_of_95 += 100 * (hit + len(listed)) < 95 * n
+        if 100 * (hit + len(listed)) < floor_of(floors, name) * n:
+            below.append(f"{name}: {100 * (hit + len(listed)) / n:.1f} %, not {floor_of(floors, name):g} %")
+        if 100 * len(listed) > MOST_UNREACHABLE * n:
+            below.append(f"{name}: {100 * len(listed) / n:.1f} % listed as unreachable, at most {MOST_UNREACHABLE} %")
+        print(f"{name:60} {hit:7} of {n:7} {100 * hit / max(n, 1):6.1f} %{tell_listed(len(listed), n)}")
         if a.lines:
-            tell_lines(table)
+            tell_lines({key: executed for key, executed in table.items() if key not in listed})
     if len(names) > 1:
-        print(f"{'all':60} {done:7} of {total:7} {100 * done / max(total, 1):6.1f} %")
-    if below and not a.floors:
+        print(f"{'all':60} {done:7} of {total:7} {100 * done / max(total, 1):6.1f} %{tell_listed(without, total)}")
+        print(f"{short_of_95} of {len(names)} kernels below 95 %")
+    if a.floors:
+        below += [f"no such line among the instructions: {text}" for text in unreachable.stale()]
+    if below and not a.floors and not a.unreachable:
         print(f"{len(below)} below {a.least:g} %")
     elif below:
         print("\n".join(["instructions reached, less than the floor:"] + below))

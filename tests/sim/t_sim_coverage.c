@@ -83,6 +83,38 @@ static int says(const char *script, const char *folder, const char *options, int
     return good;
 }
 
+static int write_to(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    if (!f) return 1;
+    fputs(text, f);
+    return fclose(f) != 0;
+}
+
+/* --unreachable: the way's line 9 is never executed, which is one instruction of 13 and more than 5 %. */
+static int check_unreachable(const char *script, const char *folder) {
+    char list[96], floors[96], source[96], options[240];
+    int failed = 0;
+    snprintf(list, sizeof list, "%s/list", folder), snprintf(source, sizeof source, "room/way.cu");
+    mkdir("room", 0777);
+    failed += write_to(source, "1\n2\n3\n4\n5\n6\n7\n8\nnever done\nstore\n");
+    snprintf(options, sizeof options, "--unreachable '%s'", list);
+    failed += write_to(list, "# kernels, file, text, reason\nw*\troom/way.cu\tnever\tno lane has a number above 40\n");
+    failed += !says(script, folder, options, 1, "12 of      13   92.3 % and 7.7 % unreachable");
+    failed += !says(script, folder, options, 1, "way: 7.7 % listed as unreachable, at most 5 %");
+    failed += write_to(list, "other\troom/way.cu\tnever\tanother kernel\n");
+    failed += !says(script, folder, options, 0, "92.3 %\n");
+    failed += write_to(list, "way\tway.cu\tstore\treached, so that it lists nothing\n");
+    failed += !says(script, folder, options, 0, "92.3 %\n");
+    failed += write_to(list, "way\tway.cu\tno such text\treason\n");
+    failed += !says(script, folder, options, 0, "92.3 %\n"); /* other kernels may have it */
+    snprintf(floors, sizeof floors, "%s/floors", folder);
+    snprintf(options, sizeof options, "--unreachable '%s' --floors '%s'", list, floors);
+    failed += write_to(floors, "*\t50\t\n");
+    failed += !says(script, folder, options, 1, "no such line among the instructions: way.cu: no such text");
+    unlink(list), unlink(floors), unlink(source), rmdir("room");
+    return failed;
+}
+
 int main(int argc, char **argv) {
     char folder[64], path[128];
     int failed = 0;
@@ -122,6 +154,7 @@ int main(int argc, char **argv) {
         failed += !says(argv[2], folder, options, 1, "never never ran");
         snprintf(options, sizeof options, "%s/never.ptx", folder);
         unlink(options), unlink(floors);
+        failed += check_unreachable(argv[2], folder);
     }
     for (int k = 0; k < 3; k++) {
         snprintf(folder, sizeof folder, "t_sim_coverage.%d.%d", (int)getpid(), k);
