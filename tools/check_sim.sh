@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Every GPU kernel row of a build in the PTX simulator: fixed small problems of the row's own width, each under two of the
 # policies eager, late and random (which two differs from row to row), problems that reach what those do not
-# (tests/sim/reach.txt), each under one, then random problems under all three. A row that accepts none under a policy, a
+# (tests/sim/tier/reach.txt), each under one, then random problems under all three. A row that accepts none under a policy, a
 # wrong number, a finding of the simulator, and a kernel of whose PTX instructions too few were executed
-# (tests/sim/reached.tsv; when all rows run) are failures.   usage: tools/check_sim.sh BUILD
+# (tests/sim/tier/reached.tsv; when all rows run) are failures.   usage: tools/check_sim.sh BUILD
 # ALL=1: fixed problems under every policy; COVERAGE=0: instructions are not noted
-# KERNEL='*' rows; POLICIES='eager late random'; REPEAT=6 random problems per operator and dtype; SEED=1; JOBS processes
+# KERNEL='*' rows; POLICIES='eager late random'; REPEAT=3 random problems per operator and dtype; SEED=1; JOBS processes
 # SEEDS='1 2 3' of the policy random, in place of SEED; FIXED=0: random problems alone; OPS='sdpa_fwd dist': these operators;
 # PER_OP=200: so many random problems per operator, shared over its dtypes, in place of REPEAT; OUT: folder of the logs
 set -u
@@ -14,7 +14,7 @@ build=${1:?usage: tools/check_sim.sh BUILD}
 here=$(dirname "$0")/..
 attn=$build/attn
 jobs=${JOBS:-$(nproc)}
-kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-6} seed=${SEED:-1}
+kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-3} seed=${SEED:-1}
 seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist mla_join} per_op=${PER_OP:-0}
 all=${ALL:-0} coverage=${COVERAGE:-1}
 [ "$policies" = 'eager late random' ] || all=1
@@ -95,7 +95,7 @@ plan() {
         left_out=$((left_out + 1))
     done
 }
-# Lines of tests/sim/reach.txt for the row, each with the data that a seed of its own gives.
+# Lines of tests/sim/tier/reach.txt for the row, each with the data that a seed of its own gives.
 replace() { # in text: @word, and what is added to it, by number + that
     while [[ $text =~ @$1([+-][0-9]+)? ]]; do text=${text/"${BASH_REMATCH[0]}"/$(($2${BASH_REMATCH[1]}))}; done
 }
@@ -120,7 +120,7 @@ reach() {
         replace G "$group"
         printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$data" "$row.reach$n" "$row" \
             "--problem=ATTNSIM_SEED=$one_seed $text $dtype"
-    done <"$here/tests/sim/reach.txt"
+    done <"$here/tests/sim/tier/reach.txt"
 }
 is_variation() { [[ $row != attn_sdpa_* && ($row = *_sm100_f16_* || $row = *_joined_sm100_*_det) ]]; } # of the variable row
 plan_seed() { # of the variables policy, its number left_out, and one_seed
@@ -235,8 +235,8 @@ done
 if [ "$coverage" != 0 ]; then # of all rows, which is what the floors are for, or of some
     floors=()
     [ "$kernel$fixed$repeat${OPS:-}" != "*16" ] || grep -qs '^ATTN_CUDA_VARIANTS:[A-Z]*=[^.]' "$build/CMakeCache.txt" ||
-        floors=(--floors "$here/tests/sim/reached.tsv" --ptx "$build/cuda")
-    python3 "$here/tools/sim_coverage.py" "$ATTNSIM_COVERAGE" --unreachable "$here/tests/sim/unreachable.tsv" "${floors[@]}" || failed=$((failed + 1))
+        floors=(--floors "$here/tests/sim/tier/reached.tsv" --ptx "$build/cuda")
+    python3 "$here/tools/sim_coverage.py" "$ATTNSIM_COVERAGE" --unreachable "$here/tests/sim/tier/unreachable.tsv" "${floors[@]}" || failed=$((failed + 1))
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -116,8 +116,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Entries of a group's list, for estimates. Queries of 33 heads or more fill tiles without neighbours, and joining pays
- * from J = 0.8 on (docs/kernels/mla_bwd_joined_sm90.md). So with deterministic pairs of queries in bf16, whose tiles take
- * longer than those of queries apart, which the third schedule has. */
+ * from J = 0.8 on (docs/kernels/mla_bwd_joined_sm90.md). So with deterministic pairs of queries in bf16, whose tiles
+ * take longer than those of queries apart, which the third schedule has. */
 static double entries_of(const struct kp_mla_bwd_joined_sm90_config *c, const attn_problem *p, int64_t group) {
     const int fills_tiles = c->ctas > 1 || (c->deterministic && c->dtype != KP_F16 && group <= 2);
     return fills_tiles ? attn_cuda_mla_joined_entries_of_pair(p) : attn_cuda_mla_joined_entries(p, group);

@@ -9,7 +9,7 @@ Needs torch and, of the case, flash-attn-4 or nvidia-cudnn-frontend with nvidia-
 A line a case and policy: `right` or `WRONG`, name, policy, findings, each result's largest error and largest value;
 --policies compiles once for all of them. --speed runs a shorter and a
 longer problem and tells FLOPs a clock of a multiprocessor in the steady state: by the largest counted unit and by the
-timeline, beside what was published. tools/sim_outside.py runs all of them."""
+timeline, beside what was published. tests/sim/outside/table.py runs all of them."""
 import ctypes
 import importlib.metadata
 import json

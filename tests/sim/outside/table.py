@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Runs kernels of other projects, proven on devices, in the PTX simulator, and prints the table of docs/sim.md.
 
-    tools/sim_outside.py --sim build/release/attn-sim [--cutlass CHECKOUT --nvcc NVCC] [--python PYTHON] [CASE...]
+    tests/sim/outside/table.py --sim build/release/attn-sim [--cutlass CHECKOUT --nvcc NVCC] [--python PYTHON] [CASE...]
 
 Fetches nothing: CHECKOUT is a checkout of CUTLASS; PYTHON an interpreter that has torch, flash-attn-4,
 nvidia-cudnn-frontend and nvidia-cutlass-dsl (PYTHONPATH counts). What is not named is left out. Programs are compiled to
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-CASES_OF_DSL = Path(__file__).parent.parent / "tests/sim/outside/dsl.py"
+CASES_OF_DSL = Path(__file__).parent / "dsl.py"
 POLICIES = ["eager", "late", "random:1"]
 TUTORIAL = "examples/cute/tutorial/blackwell"
 # source, device, arguments, what the program prints when it is right (None: it compares nothing)
@@ -122,7 +122,7 @@ def main():
     known = [*(PROGRAMS if a.cutlass else ()), *dsl]
     unknown = [name for name in a.cases if name not in known]
     if unknown or not known:
-        sys.exit(f"sim_outside: no such case here: {' '.join(unknown) or 'name --cutlass or --python'}; known: {' '.join(known)}")
+        sys.exit(f"table: no such case here: {' '.join(unknown) or 'name --cutlass or --python'}; known: {' '.join(known)}")
     names = a.cases or known
     with tempfile.TemporaryDirectory() as fresh:
         folder = a.keep or Path(fresh)

@@ -6,7 +6,7 @@ A table (tests/sim/mutants/tier.txt) names the faults: a line `@ what | verdict 
 its place (`+`, or none). The images are compiled to PTX with the flags of the build, and take the place of the library's where the rows are run.
 A row's problems are those of the tier; RANDOM=1 adds the random ones. Exit status 1 if a fault whose verdict begins with "caught" was not.
 
-usage: tools/mutate_tier.py TABLE BUILD [number ..]     e.g. tests/sim/mutants/tier.txt build/release 3 8
+usage: tests/sim/mutants/plant_tier.py TABLE BUILD [number ..]     e.g. tests/sim/mutants/tier.txt build/release 3 8
 """
 import os
 import pathlib
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def read_table(path):
