@@ -2,7 +2,7 @@
  * One kernel on one case. It is planned by name and runs three times on poisoned outputs and workspace: with 1
  * thread, and twice with many. After each run every byte that is not a result must be what it was. Then the results
  * are compared with the case's answer and with each other. A kernel that refuses the problem must say why, and
- * refuse a plan. */
+ * refuse a plan. Called by command.c for each case and kernel, and by properties that need a whole case. */
 #define _GNU_SOURCE
 #include "check.h"
 

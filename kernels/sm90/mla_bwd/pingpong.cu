@@ -8,6 +8,9 @@
  * pingpong_reduce_full.h, and the last CTAs of a launch take no work tiles but sum what the launch before has stored,
  * overlapped_sum.h).
  *
+ * Launched by src/cuda/sparse/mla_bwd_sm90.c, and over joined lists (JOINED: an entry is a key and a bit for each query
+ * of a group; docs/joined_lists.md) by mla_bwd_joined_sm90.c.
+ *
  * Where dKV is added, not stored, and queries are apart, producers also form the states of the next work tile's rows
  * (row_stats_prefetch.h).
  *

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on CUDA: the order of its kernels and the layout of the workspace, whatever the main kernel. The
- * steps are named at struct kp_mla_bwd. */
+ * steps are named at struct kp_mla_bwd. Called by mla_bwd.c (sm_80), mla_bwd_sm90.c and mla_bwd_sm100.c, which say what
+ * their main kernel is; rows over joined lists have their own order, in mla_bwd_joined.c. */
 #include "core/problem.h"
 #include "cuda/sparse/mla_bwd.h"
 #include "cuda/sparse/mla_bwd_symbols.h"
