@@ -98,8 +98,8 @@ static void parsed(void **state) {
 
 static uint64_t digest(uint64_t h, double x) { return (h ^ (uint64_t)(int64_t)x) * UINT64_C(0x100000001b3); }
 
-/* Integers that the seeds gave before there was an overlap, in both commands' inputs; lengths outside their range are as
- * far as int32 goes since. */
+/* Integers that the seeds gave before there was an overlap, in both commands' inputs; lengths outside their range are
+ * as far as int32 goes since. */
 static void seeds_stay(void **state) {
     (void)state;
     struct attn_cli_tensors set;

@@ -53,8 +53,9 @@
 #include "kernels/sm100/sdpa_bwd/serial.h"
 #include "kernels/sm100/sdpa_bwd/sums.h"
 
-/* 512 a thread of each warpgroup. */
-constexpr int SCORE_REGISTERS = SERIAL ? 160 : 152, SUM_REGISTERS = SERIAL ? 120 : 136, OTHER_REGISTERS = 72;
+/* 512 a thread of each warpgroup. At D 192 the other splits that were tried spill. */
+constexpr int SCORE_REGISTERS = SERIAL ? 160 : 152;
+constexpr int SUM_REGISTERS = !SERIAL ? 136 : SCALED ? 128 : 120, OTHER_REGISTERS = SERIAL && SCALED ? 64 : 72;
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (uint32_t x = 0; x < BARRIERS; x++) {
