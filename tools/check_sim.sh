@@ -138,6 +138,8 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         part=1
         is_variation && part=3
         [[ $part = 1 || $op != mla_bwd ]] || part=5
+        # D 512 has the sources of D 576, whose problems run under two policies each: under one
+        [[ $part != 1 || $row != attn_mla_bwd_sm*_d512_* ]] || part=3
         [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
