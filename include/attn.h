@@ -592,6 +592,8 @@ typedef struct attn_plan_info {
     int32_t threads;           /* CPU threads of an execution at most; 0 = the plan is for another device      */
     int64_t group;             /* with `joins`: neighbouring queries whose lists it joins, else 0; as attn_problem.group it
                                 * makes the problem of mla_join, and those that take its lists                */
+    int64_t union_limit;       /* with `joins`, of lists that it joins itself: a group whose union has more entries is
+                                * left apart; 0 = none is. As attn_problem.union_limit it has mla_join do so           */
 } attn_plan_info;
 ATTN_API attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out);
 ATTN_API attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out);

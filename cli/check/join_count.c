@@ -53,7 +53,7 @@ static int32_t *make_lists(const struct check_case *c, attn_ctx *ctx, const attn
     t.data = malloc((size_t)t.bytes + 1);
     args.indices = &c->t[ATTN_ROLE_INDICES].view, args.joined = &t;
     if (check_has(c, ATTN_TOPK_LENGTH)) args.topk_length = &c->t[ATTN_ROLE_TOPK_LENGTH].view;
-    const int64_t limit = c->p.group ? attn_cli_check_union_limit(c) : attn_cli_own_union_limit(&c->p, info->group);
+    const int64_t limit = c->p.group ? attn_cli_check_union_limit(c) : info->union_limit;
     if (t.data && !attn_cli_make_joined(ctx, &p, limit, &args)) return t.data;
     free(t.data);
     return NULL;

@@ -34,15 +34,16 @@ static int print_json(const attn_plan_info *info, const char *text, const char *
     char device[32];
     attn_cli_device_text(info->device, device, sizeof device);
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:b, s:I, s:I, s:I, s:f, s:f, s:f}",
+        "{s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:I, s:b, s:I, s:I, s:I, s:f, s:f, s:f}",
         "problem", text, "device", device, "kernel", info->kernel, "kernel_unaligned",
         *info->kernel_unaligned ? info->kernel_unaligned : NULL, "backend", attn_cli_backend_name(info->backend),
         "arch", info->arch, "dtype", attn_dtype_name(info->dtype), "math_dtype", attn_dtype_name(info->math_dtype),
         "accumulator_dtype", attn_dtype_name(info->accumulator_dtype), "deterministic", info->deterministic,
-        "bit_stable", info->bit_stable, "joins", info->joins, "group", (json_int_t)info->group, "tuned", info->tuned,
-        "alignment_bytes", (json_int_t)info->alignment_bytes, "workspace_bytes", (json_int_t)info->workspace_bytes,
-        "workspace_alignment", (json_int_t)info->workspace_alignment, "flops", info->flops, "bytes", bytes,
-        "estimate_seconds", info->estimate_seconds);
+        "bit_stable", info->bit_stable, "joins", info->joins, "group", (json_int_t)info->group, "union_limit",
+        (json_int_t)info->union_limit, "tuned", info->tuned, "alignment_bytes", (json_int_t)info->alignment_bytes,
+        "workspace_bytes", (json_int_t)info->workspace_bytes, "workspace_alignment",
+        (json_int_t)info->workspace_alignment, "flops", info->flops, "bytes", bytes, "estimate_seconds",
+        info->estimate_seconds);
     if (root && reasons) json_object_set_new(root, "explain", json_string(reasons));
     int failed = !root || json_dumpf(root, stdout, JSON_COMPACT);
     json_decref(root);
@@ -62,9 +63,12 @@ static void print_text(const attn_plan_info *info, const char *text, double byte
            attn_dtype_name(info->math_dtype), attn_dtype_name(info->accumulator_dtype));
     printf("repeatable   %s%s\n", info->deterministic ? "bit-equal from run to run" : "not bit-equal from run to run",
            info->bit_stable ? ", for any number of threads" : "");
-    if (info->joins)
+    if (info->joins) {
         printf("joined       index lists of %lld neighbouring queries: a row's last bits depend on its neighbours\n",
                (long long)info->group);
+        if (info->union_limit)
+            printf("apart        groups of unions above %lld entries\n", (long long)info->union_limit);
+    }
     printf("workspace    %llu bytes, aligned to %llu\n", (unsigned long long)info->workspace_bytes,
            (unsigned long long)info->workspace_alignment);
     printf("alignment    %u bytes\n", info->alignment_bytes);

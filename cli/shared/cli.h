@@ -210,9 +210,6 @@ attn_status attn_cli_overlap_measure(const attn_problem *p, const int32_t *indic
 /* joined.c: the problem of mla_join for the lists of a sparse problem; its execution on host tensors, from args'
  * indices and topk_length to joined, in groups of p->group. */
 attn_problem attn_cli_joined_problem(const attn_problem *p, int64_t group, int64_t union_limit);
-/* Entries of a union above which an operator that joins for itself leaves a group apart (docs/joined_lists.md); 0: no
- * limit. */
-int64_t attn_cli_own_union_limit(const attn_problem *p, int64_t group);
 attn_status attn_cli_make_joined(attn_ctx *ctx, const attn_problem *p, int64_t union_limit, const attn_args *args);
 /* The set's JOINED from its lists, if it is an input that the set has memory for. */
 attn_status attn_cli_tensors_joined(attn_ctx *ctx, struct attn_cli_tensors *set);

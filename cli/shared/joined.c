@@ -20,12 +20,6 @@ attn_problem attn_cli_joined_problem(const attn_problem *p, int64_t group, int64
     return made;
 }
 
-/* As attn_cuda_mla_joined_limit() of src/cuda, which no plan tells of, for lists that are joined at once. */
-int64_t attn_cli_own_union_limit(const attn_problem *p, int64_t group) {
-    if (p->op == ATTN_OP_DIST) return group * p->topk * 5 / 7;
-    return p->op == ATTN_OP_MLA_FWD && group <= 4 && p->seq_k > 4 * p->topk ? group * p->topk * 9 / 10 : 0;
-}
-
 attn_status attn_cli_make_joined(attn_ctx *ctx, const attn_problem *p, int64_t union_limit, const attn_args *args) {
     const attn_problem made = attn_cli_joined_problem(p, p->group, union_limit);
     attn_args own = ATTN_ARGS_INIT;
@@ -75,9 +69,8 @@ attn_status attn_cli_joined_count(attn_ctx *ctx, const attn_problem *p, const at
     attn_args own = *args;
     own.joined = &joined;
     joined.data = malloc((size_t)joined.bytes + 1);
-    status = joined.data
-                 ? attn_cli_make_joined(ctx, &with, makes ? p->union_limit : attn_cli_own_union_limit(p, group), &own)
-                 : ATTN_E_MEMORY;
+    status = joined.data ? attn_cli_make_joined(ctx, &with, makes ? p->union_limit : info->union_limit, &own)
+                         : ATTN_E_MEMORY;
     if (!status) count(&joined, out);
     free(joined.data);
     return status;

@@ -322,6 +322,7 @@ class attn_plan_info(ctypes.Structure):
         ("joins", I32),
         ("threads", I32),
         ("group", I64),
+        ("union_limit", I64),
     ]
 
 

@@ -226,6 +226,7 @@ attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out) {
         .joins = k->joins || (u && u->joins),
         .threads = plan->device->id.type == ATTN_DEVICE_TYPE_CPU ? plan->device->threads : 0,
         .group = attn_core_plan_group(plan),
+        .union_limit = attn_core_plan_union_limit(plan),
     };
     snprintf(info.kernel, sizeof info.kernel, "%s", k->name);
     snprintf(info.kernel_unaligned, sizeof info.kernel_unaligned, "%s", u ? u->name : "");

@@ -119,6 +119,7 @@ static const struct member plan_info_members[] = {
     M(joins),
     M(threads),
     M(group),
+    M(union_limit),
 };
 #undef M
 #define M(name) MEMBER(attn_merge_args, name)

@@ -52,6 +52,8 @@ struct attn_kernel {
     uint64_t (*workspace)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem);
     /* Rows that join lists: neighbouring queries of a group, in a problem that they accept. NULL elsewhere. */
     int64_t (*group)(const struct attn_kernel *kernel, const attn_problem *problem);
+    /* Entries of a union above which it leaves a group apart that it joins itself. NULL: it joins all. */
+    int64_t (*union_limit)(const struct attn_kernel *kernel, const attn_problem *problem);
     /* One-time set-up of this row on a device (load an image, raise a limit), called by every plan creation that chose
      * it; cheap when warm. May be NULL. */
     attn_status (*prepare)(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *problem);

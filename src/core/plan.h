@@ -21,10 +21,19 @@ struct attn_plan {
     const struct attn_core_backend *backend;   /* of cache */
 };
 
+/* The one of the plan's two kernels that joins index lists, if one does. */
+static inline const struct attn_kernel *attn_core_plan_joins(const struct attn_plan *plan) {
+    return plan->kernel->joins || !plan->unaligned ? plan->kernel : plan->unaligned;
+}
 /* Neighbouring queries whose index lists the plan joins; 0: none. */
 static inline int64_t attn_core_plan_group(const struct attn_plan *plan) {
-    const struct attn_kernel *k = plan->kernel->joins || !plan->unaligned ? plan->kernel : plan->unaligned;
+    const struct attn_kernel *k = attn_core_plan_joins(plan);
     return k->group ? k->group(k, &plan->problem) : 0;
+}
+/* Entries of a union above which it leaves a group apart; 0: no limit, or the lists are given. */
+static inline int64_t attn_core_plan_union_limit(const struct attn_plan *plan) {
+    const struct attn_kernel *k = attn_core_plan_joins(plan);
+    return k->union_limit && !plan->problem.group ? k->union_limit(k, &plan->problem) : 0;
 }
 
 /* Launch one of the plan's two kernels, here and now. */

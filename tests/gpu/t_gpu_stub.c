@@ -315,6 +315,36 @@ static void rows_of_a_backward_joined(void **state) {
     assert_chosen("mla_bwd hq=32 sq=4096 sk=8192 d=576 topk=2048 f16", UINT64_MAX, 0, f16);
 }
 
+/* What a plan says of unions that are too long: of lists that it joins itself, if it leaves any apart. */
+static void assert_union_limit(const char *problem, const char *kernel, int64_t want) {
+    const attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_NO_TUNING, .kernel = kernel};
+    attn_plan_info info = {.size = sizeof info};
+    attn_problem parsed;
+    attn_plan *plan = NULL;
+    assert_int_equal(gpu_rig_open(&rig), 0);
+    assert_int_equal(attn_problem_parse(problem, &parsed), ATTN_OK);
+    if (attn_plan_create(rig.ctx, rig.device, &parsed, &o, &plan) || attn_plan_get_info(plan, &info))
+        fail_msg("%s", attn_last_error());
+    assert_int_equal(info.union_limit, want);
+    attn_plan_release(plan);
+    gpu_rig_close(&rig);
+}
+static void limits_of_unions(void **state) {
+    (void)state;
+    static const char dist[] = "attn_dist_joined_sm90_bf16_d576", fwd[] = "attn_mla_fwd_joined_sm90_bf16_d576";
+    static const char bwd[] = "attn_mla_bwd_joined_sm90_bf16_d576";
+    if (!attn_cuda_variant_find(dist) || !attn_cuda_variant_find(fwd) || !attn_cuda_variant_find(bwd) ||
+        !attn_cuda_variant_find("attn_mla_fwd_apart_sm90_bf16_d576") ||
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        skip();
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_union_limit("dist hq=8 sq=64 sk=8192 d=576 topk=700 bf16 align=16", dist, 8 * 500);
+    assert_union_limit("dist hq=8 sq=64 sk=8192 d=576 topk=700 bf16 group=8 align=16", dist, 0);
+    assert_union_limit("mla_fwd hq=32 sq=64 sk=8192 d=576 topk=700 bf16 align=16", fwd, 2 * 630);
+    assert_union_limit("mla_fwd hq=8 sq=64 sk=8192 d=576 topk=700 bf16 align=16", fwd, 0);
+    assert_union_limit("mla_bwd hq=8 sq=64 sk=8192 d=576 topk=700 bf16 align=16", bwd, 0);
+}
+
 static void lists_of_a_dist_joined(void **state) {
     (void)state;
     static const char plain[] = "attn_dist_sm90_bf16_d576_h64", joined[] = "attn_dist_joined_sm90_bf16_d576";
@@ -352,6 +382,7 @@ int main(void) {
         cmocka_unit_test(slots_of_a_forward_in_order),
         cmocka_unit_test(lists_of_a_forward_joined),
         cmocka_unit_test(rows_of_a_backward_joined),
+        cmocka_unit_test(limits_of_unions),
         cmocka_unit_test(lists_of_a_dist_joined),
         cmocka_unit_test(lists_of_a_backward_joined),
     };

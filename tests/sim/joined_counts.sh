@@ -20,6 +20,10 @@ $(echo "$line" | grep '"type":"joined"' | sed "s/{/{\"given\":\"$6\",/")"
     done
 done
 echo "$counts"
+# By the limit that a plan tells, eight lists of dist that share nothing are left apart.
+"$attn" check --driver "$driver" --device cuda:0 --kernel attn_dist_joined_sm90_bf16_d576 --json --overlap random --seed 7 \
+    --problem "dist hq=8 sq=9 sk=4000 d=576 topk=12 bf16 align=16" | grep '"type":"joined"' | grep -q '"apart":[1-9]' ||
+    fail "dist: no group left apart by its own limit"
 [ $failed = 0 ] || exit 1
 for op in mla_fwd mla_bwd dist; do
     for key in q_nan kv_nan; do

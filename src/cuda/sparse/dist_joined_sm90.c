@@ -66,6 +66,10 @@ static int64_t group_of(const struct attn_kernel *k, const attn_problem *p) {
     return attn_cuda_mla_joined_group(p, columns(p));
 }
 
+static int64_t union_limit_of(const struct attn_kernel *k, const attn_problem *p) {
+    return attn_cuda_mla_joined_limit(p, group_of(k, p));
+}
+
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     (void)k;
     return lay_out(dev, p).end;
@@ -134,6 +138,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = 1,                                                                                                  \
      .joins = 1,                                                                                                       \
      .group = group_of,                                                                                                \
+     .union_limit = union_limit_of,                                                                                    \
      .alignment_bytes = 16,                                                                                            \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \
