@@ -94,6 +94,15 @@ def alone(table):
     return out
 
 
+def listed(name):
+    """The problems of bench/cases/NAME.txt as sets of words."""
+    lines = (ROOT / f"bench/cases/{name}.txt").read_text().splitlines()
+    return {frozenset(line.split()) - {"b=1"} for line in lines if line.startswith("sdpa_")}
+
+
+FEATURES = listed("features") - listed("dense") - listed("backward")
+
+
 def group_of(problem):
     """Which table a problem belongs to: (order, heading, unit)."""
     words = problem.split()
@@ -106,7 +115,8 @@ def group_of(problem):
     if few:
         return (2, f"decode {dtype}", "gbps")
     order = {"sdpa_fwd": 0, "sdpa_bwd": 1, "mla_fwd": 3, "mla_bwd": 4, "dist": 5}.get(words[0], 6)
-    return (order, f"{'small ' if small else ''}{name} {dtype}", "tflops")
+    of_list = ", other shapes" if frozenset(words) in FEATURES else ""
+    return (order, f"{'small ' if small else ''}{name} {dtype}{of_list}", "tflops")
 
 
 def number(x):
