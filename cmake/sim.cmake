@@ -189,7 +189,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd b=2 hq=8 sq=70 sk=90 d=512 topk=70 f16 group=8 causal q_start=40 k_stride=2 topk_length with_dist align=16" ATTNSIM_SMS=2)
     attn_sim_check(check_joined_bwd_f16_truncated mla_bwd_joined_sm90_f16_d512 131149
                    "mla_bwd hq=3 sq=4 sk=40 d=512 topk=65 f16 align=16" ATTNSIM_MMA=h100)
-    # Deterministic rows: chunks of groups, the sort of their entries, groups left apart beside others; the exact way's
+    # Deterministic rows: chunks of groups, the sort of their entries, groups left apart beside others; the exact path's
     # rows, in a work tile's first tile and in others.
     attn_sim_check(check_joined_bwd_det_apart mla_bwd_joined_sm90_bf16_d576_det 124780547
                    "mla_bwd b=2 hq=8 sq=70 sk=90 d=576 topk=70 bf16 group=8 causal q_start=40 k_stride=2 topk_length with_dist deterministic align=16"

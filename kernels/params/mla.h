@@ -5,7 +5,7 @@
 #define ATTN_KPARAMS_MLA_H
 #include "kernels/params/params.h"
 
-/* struct kp_mla.flags, beside KP_LSE_* */
+/* struct kp_mla.flags, together with KP_LSE_* */
 #define KP_MLA_CAUSAL 16
 
 /* Values of dist_norm: equal to ATTN_DIST_*, src/cuda asserts it. */
@@ -30,10 +30,10 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 /* ---- backward ---- */
 
 /* struct kp_mla_bwd.steps */
-#define KP_MLA_BWD_ZERO       1 /* prepare: fill `sum` with zeroes */
-#define KP_MLA_BWD_ACCUMULATE 2 /* finish: dkv += sum, else dkv = sum */
-#define KP_MLA_BWD_TURNED     4 /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
-#define KP_MLA_BWD_BEHIND     8 /* main: what this launch needs, the one before has waited for */
+#define KP_MLA_BWD_ZERO         1 /* prepare: fill `sum` with zeroes */
+#define KP_MLA_BWD_ACCUMULATE   2 /* finish: dkv += sum, else dkv = sum */
+#define KP_MLA_BWD_PERMUTED     4 /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
+#define KP_MLA_BWD_NO_GRID_WAIT 8 /* main: the previous launch has waited for all that this one needs */
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
@@ -50,14 +50,15 @@ struct kp_mla_cycles {
     uint32_t cycle, taken, cycled, until, after, heads;
 };
 KP_SIZE(struct kp_mla_cycles, 8 + 6 * 4);
-#define KP_MLA_BWD_PREPARED 4 /* rows that a warp of the first step takes at once, beside a sort */
+#define KP_MLA_BWD_PREPARED 4 /* rows that a warp of the first step takes at once, overlapped with a sort */
 
 /* Backward: read by kernels/smxx/mla_bwd_*.cu and by the main kernel of each architecture.
- *   prepare   out, dout, lse, dlse, sink -> rows; zeroes `sum`
- *   main      flat queries first .. first + n - 1 (b * SQ + i), all blocks of `head_block` heads: dq; dkv added to
- * `sum` or, if `pairs` is set, one f32 row per valid slot stored there; part_dist sort      stable radix sort of the
- * slots of these queries by the row of `sum` they name (only with pairs) sum       adds the rows of `pairs` to `sum`,
- * in the order of the slots (only with pairs) finish    sum -> dkv if they differ; part_dist -> dist; rows -> dsink */
+ *   prepare   out, dout, lse, dlse, sink -> row_stats; zeroes `sum`
+ *   main      flat queries first .. first + n - 1 (b * SQ + i), all blocks of `head_block` heads: dq; part_dist; dkv
+ *             added to `sum` or, if `stored_rows` is set, one row per valid slot stored there
+ *   sort      only with stored_rows: stable radix sort of the slots of these queries by the row of `sum` they name
+ *   sum       only with stored_rows: adds them to `sum`, in the order of the slots
+ *   finish    sum -> dkv if they differ; part_dist -> dist; row_stats -> dsink */
 struct kp_mla_bwd {
     struct kp_mla in;
     struct kp_view out, dout, lse, dlse; /* [B,SQ,HQ,DV], [B,SQ,HQ]; dlse may be absent */
@@ -65,20 +66,18 @@ struct kp_mla_bwd {
     struct kp_view sum;                  /* f32 [B,SK,1,D] in which dkv is summed: workspace, or dkv itself */
     uint64_t dsink;                      /* float [HQ] */
     int64_t dsink_head;                  /* stride in elements */
-    uint64_t rows;                       /* struct kp_mla_row [B*SQ][HQ] */
+    uint64_t row_stats;                  /* struct kp_mla_row [B*SQ][HQ] */
     uint64_t part_dist;                  /* f32 [dist_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
-    uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
+    uint64_t stored_rows;                /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
     union {
         struct {
             union {
                 uint64_t keys[2]; /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
-                struct { /* main, where slots are ordered by rows: how many CTAs have come to which stretch of which
-                            item */
-                    uint64_t posts; /* uint32 [items of a CTA][stretches], or 0: CTAs are not kept together */
-                    int32_t stretch_shift, stretches; /* a stretch: 2^stretch_shift rows, from an item's first */
+                struct { /* main, slots ordered by rows: counts CTAs that have reached a segment of a work tile */
+                    uint64_t checkpoints; /* uint32 [work tiles of a CTA][segments]; 0: CTAs are not kept together */
+                    int32_t segment_shift, segments; /* a segment: 2^segment_shift rows, from a work tile's first */
                 };
-                uint64_t
-                    units; /* main that stores rows of 16 bits a number: bytes [n][head_blocks][TOPK], of `pairs` */
+                uint64_t units; /* main, stored rows of 16 bits a number: their units, bytes [n][head_blocks][TOPK] */
             };
             uint64_t slots[2]; /* sort: as keys */
         };
@@ -86,27 +85,28 @@ struct kp_mla_bwd {
     };
     union {
         uint64_t counts;  /* sort: uint32 [256][sort_blocks] */
-        uint64_t part_dq; /* parts > 0: f32 [items][parts][head_block][D] */
+        uint64_t part_dq; /* parts > 0: f32 [work tiles][parts][head_block][D] */
     };
     int64_t first, n;
     int32_t head_block, head_blocks; /* heads of a block; ceil(HQ / head_block) */
     union {
         int32_t dist_norm; /* ATTN_DIST_* */
-        int32_t workers;   /* main, deterministic alternating pairs: CTAs that take items; those behind them walk */
+        int32_t workers;   /* main, deterministic pairs of CTAs: those that take work tiles; others sum rows */
     };
     uint32_t steps; /* KP_MLA_BWD_* */
     union {
         int32_t digit; /* sort: lowest bit of this pass */
-        int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */
+        int32_t parts; /* main: > 0: parts of a work tile, by tiles of 64 slots; dq goes to part_dq */
     };
     union {
-        int32_t from;  /* sort: which of keys[], slots[] it reads (-1: indices) */
-        int32_t share; /* parts > 0: slots of a part, whole tiles */
-        int32_t ahead; /* main, parts == 0: of how many heads of 64 of its next item a CTA forms the states */
+        int32_t from;       /* sort: which of keys[], slots[] it reads (-1: indices) */
+        int32_t part_slots; /* parts > 0: slots of a part, whole tiles */
+        int32_t group_rows; /* main over joined lists, deterministic: rows that it stores for a group, at most */
+        int32_t ahead;      /* main, parts == 0: of how many heads of 64 of its next work tile a CTA forms the states */
     };
     union {
         int32_t sort_blocks;
-        int32_t items; /* main, where they are counted in 31 bits: n * head_blocks, times parts */
+        int32_t work_tiles; /* main, where they are counted in 31 bits: n * head_blocks, times parts */
     };
     int32_t dist_blocks; /* head_blocks, or more where a main kernel sums P' over fewer heads */
 };
@@ -151,12 +151,13 @@ struct kp_mla_config {
 #define KP_MLA_KEPT(c)     ((c).held * (c).dim_warps * 16 == (c).dim ? 0 : (c).dim / 64 - (c).held / 4 * (c).dim_warps)
 #define KP_MLA_EXCHANGE(c) (KP_MLA_THREADS(c) / 32 * ((c).dim_warps - 1) * KP_MLA_OWN(c) * 512)
 
-/* Forward; also what the merging kernel reads. Items 0 .. items-1 -> (query, split, block of heads). */
+/* Forward; also what the merging kernel reads. Work tiles 0 .. work_tiles-1 -> (query, split, block of heads). */
 struct kp_mla_fwd {
     struct kp_mla in;
-    struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,DV], [B,SQ,HQ] each; the last two may be absent */
-    uint64_t part_o, part_m, part_l, part_top; /* splits > 1: f32 [splits][B*SQ*HQ][512], [splits][B*SQ*HQ] each */
-    int64_t items;
+    struct kp_view out, lse, max_logits; /* [B,SQ,HQ,DV], [B,SQ,HQ] each; the last two may be absent */
+    /* splits > 1: f32 [splits][B*SQ*HQ][512], [splits][B*SQ*HQ] each */
+    uint64_t part_o, part_m, part_l, part_max_logits;
+    int64_t work_tiles; /* the merging kernel: the first of the B*SQ*HQ rows that it merges */
     int32_t blocks, splits;
 };
 KP_SIZE(struct kp_mla_fwd, 272 + 3 * 48 + 5 * 8 + 2 * 4);
@@ -166,11 +167,11 @@ KP_SIZE(struct kp_mla_fwd, 272 + 3 * 48 + 5 * 8 + 2 * 4);
     (KP_MLA_HEADS(c) * 128 * KP_MLA_KEPT(c) + 2 * KP_MLA_TILE(c) + KP_MLA_EXCHANGE(c) +                                \
      KP_MLA_HEADS(c) * 2 * (c).keys + KP_MLA_HEADS(c) * 8 * ((c).keys / (8 * KP_MLA_OWN(c)) + 1) + 2 * (c).keys)
 
-/* Attention distribution. Items -> (query, split). kernels/smxx/dist_norm.cu reads it for KP_DIST_L1. */
+/* Attention distribution. Work tiles -> (query, split). kernels/smxx/dist_norm.cu reads it for KP_DIST_L1. */
 struct kp_dist {
     struct kp_mla in;
     struct kp_view lse, dist; /* [B,SQ,HQ], [B,SQ,TOPK] f32 */
-    int64_t items;
+    int64_t work_tiles;
     int32_t blocks, splits;
     float factor; /* 1, or 1/HQ for KP_DIST_MEAN */
     int32_t reserved;

@@ -7,8 +7,7 @@
 
 /* Main takes groups bwd.first .. bwd.first + bwd.n - 1 (b * groups + g), a work tile being a group and bwd.head_block
  * of its heads. It leaves bwd.part_dist, f32 [dist_blocks][n][group][ENTRIES], by entry, or by slot where the group is
- * left apart; ENTRIES = joined.bits - joined.keys. Finish adds these up to dist. Deterministic: bwd.share says how many
- * rows it stores for a group, at most. */
+ * left apart; ENTRIES = joined.bits - joined.keys. Finish adds these up to dist. Deterministic: bwd.group_rows. */
 struct kp_mla_bwd_joined {
     struct kp_mla_bwd bwd;
     struct kp_mla_joined joined;

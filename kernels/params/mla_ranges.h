@@ -8,16 +8,16 @@
 #define KP_MLA_RANGES_MOST 256
 
 /* bwd.in holds the caller's lists, bwd.first and bwd.n the queries whose lists are ordered. The main kernel reads
- * `list` and `lengths` in place of indices and topk_length; finish finds a slot's part of dist by `places`. */
+ * `list` and `lengths` in place of indices and topk_length; finish finds a slot's part of dist by `positions`. */
 struct kp_mla_bwd_ranges {
     struct kp_mla_bwd bwd;
     uint64_t list;         /* int32 [n][TOPK]: rows that valid slots name, range after range, as in the caller's list
                             * within a range; the rest is not written */
     uint64_t lengths;      /* int32 [n]: valid slots */
-    uint64_t places;       /* int32 [B*SQ][TOPK]: where in `list` a valid slot stands; 0: not wanted, dist as listed */
-    int64_t turn;          /* of every 2 turn queries, the second half has the ranges in descending order */
-    int64_t n_posts;       /* counters at bwd.posts, which become 0 */
-    int32_t shift, ranges; /* row j is of range j >> shift; so many ranges, at most KP_MLA_RANGES_MOST */
+    uint64_t positions;    /* int32 [B*SQ][TOPK]: where in `list` a valid slot stands; 0: not wanted, dist as listed */
+    int64_t wave;          /* of every 2 * wave queries, the second half has the ranges in descending order */
+    int64_t n_checkpoints; /* counters at bwd.checkpoints, which become 0 */
+    int32_t shift, ranges; /* row j is of range j >> shift; ranges: their number, at most KP_MLA_RANGES_MOST */
 };
 KP_SIZE(struct kp_mla_bwd_ranges, 784 + 5 * 8 + 2 * 4);
 
@@ -28,7 +28,7 @@ KP_SIZE(struct kp_mla_bwd_ranges, 784 + 5 * 8 + 2 * 4);
 struct kp_mla_order {
     struct kp_mla in;
     uint64_t list, lengths;          /* int32 [n][TOPK], [n] */
-    int32_t first, n, turn;          /* queries first .. first + n - 1 of B * SQ < 2^31 */
+    int32_t first, n, wave;          /* queries first .. first + n - 1 of B * SQ < 2^31 */
     int32_t shift, ranges, reserved; /* row j is of range j >> shift */
 };
 KP_SIZE(struct kp_mla_order, 272 + 2 * 8 + 6 * 4);

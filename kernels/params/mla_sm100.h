@@ -49,8 +49,8 @@ struct kp_mla_bwd_sm100 {
     uint64_t ds_data; /* its address */
     struct kp_mla_joined joined; /* joined lists: of groups bwd.first .. bwd.first + bwd.n - 1, the work tiles; then
                                   * bwd.part_dist is as in struct kp_mla_bwd_joined, and one for each 32 of 64 heads */
-    /* deterministic joined lists, bwd.pairs being f32 [n][64 tiles][D]: int32 [n][64 tiles], the kv row of each entry
-     * or -1; [n], how many of a group's are written */
+    /* deterministic joined lists, bwd.stored_rows being f32 [n][64 tiles][D]: int32 [n][64 tiles], the kv row of each
+     * entry or -1; [n], how many of a group's are written */
     uint64_t lists, lengths;
     uint64_t padding[6];
 };

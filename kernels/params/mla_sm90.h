@@ -5,14 +5,14 @@
 #include "kernels/params/mla.h"
 #include "kernels/params/mla_joined.h"
 
-/* Items are (query, 64 heads). CTA c takes items from + c, from + c + grid, ... below `until`; of those left over after
- * `whole` rounds each is cut into `parts` of `length` tiles (parts = 1: none is), which write sums for
+/* Work tiles are (query, 64 heads). CTA c takes numbers from + c, from + c + grid, ... below `until`; of those left
+ * over after `whole` rounds each is cut into `parts` of `length` tiles (parts = 1: none is), which write sums for
  * kernels/smxx/mla_combine.cu. mla_fwd_joined_sm90.def: groups of queries, none of them cut. */
 struct kp_mla_fwd_sm90 {
     struct kp_mla in;
-    struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
-    uint64_t part_o, part_m, part_l, part_top; /* f32 [parts][rows][512], [parts][rows] each */
-    int64_t whole, first_row, rows;            /* first_row of all B * SQ * HQ is the first of the rows that are cut */
+    struct kp_view out, lse, max_logits;              /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+    uint64_t part_o, part_m, part_l, part_max_logits; /* f32 [parts][rows][512], [parts][rows] each */
+    int64_t whole, first_row, rows;                   /* of all B * SQ * HQ rows, the first that is cut; rows cut */
     int64_t from, until;
     int32_t parts, length;
     /* mla_fwd_joined_sm90.def */

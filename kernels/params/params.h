@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What all parameter structs of device code share: plain C of fixed-width members, the same bytes on both sides (sizes
- * asserted). kparams_<op>.h beside it hold the structs and variant tables of the operators. These are the only headers
- * that both sides include; they include nothing of either. */
+ * asserted). The other headers of this folder hold the structs and variant tables of the operators. These are the only
+ * headers that both sides include; they include nothing of either. */
 #ifndef ATTN_KPARAMS_H
 #define ATTN_KPARAMS_H
 #include <stdint.h>

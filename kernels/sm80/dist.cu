@@ -160,7 +160,7 @@ static __device__ __forceinline__ void sum_slots(const struct kp_dist *p, const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_dist p) {
-    for (int64_t index = blockIdx.x; index < p.items; index += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < p.work_tiles; index += gridDim.x) {
         struct work w;
         const int64_t query = index / p.splits;
         w.i = query % p.in.seq_q;

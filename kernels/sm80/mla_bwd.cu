@@ -139,13 +139,13 @@ static __device__ __forceinline__ uint4 state_of(uint32_t base, int m, int r) {
 constexpr float REST_UP = 16777216.0f, REST_DOWN = 1 / REST_UP;
 
 /* Scores to P', and P' to shared memory in two parts. */
-static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint32_t base, uint32_t note,
+static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint32_t base, uint32_t offsets,
                                                float x[M_H][N_S][4]) {
     const int lane = lane_of(), slot0 = warp_of() % SQUARE / HEAD_WARPS * WARP_SLOTS;
     uint32_t hidden = 0; /* bit 2 n + e: slot 8 n + 2 t + e of the warp */
 #pragma unroll
     for (int n = 0; n < N_S; n++) {
-        const uint4 offset = shared_load128(note + 8 * (slot0 + 8 * n + 2 * (lane & 3)));
+        const uint4 offset = shared_load128(offsets + 8 * (slot0 + 8 * n + 2 * (lane & 3)));
         hidden |= ((uint32_t)(offset.y == NOWHERE) | (uint32_t)(offset.w == NOWHERE) << 1) << 2 * n;
     }
 #pragma unroll
@@ -284,12 +284,13 @@ static __device__ __forceinline__ void undo_factor(float *x, int n, float undo) 
 }
 
 static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                               uint32_t note, int tile) {
+                                               uint32_t offsets, int tile) {
     const int lane = lane_of(), slot0 = warp_of() % SLOT_WARPS * WARP_SLOTS, group = warp_of() / SLOT_WARPS;
     const uint32_t a_lane = tile_at(P_PITCH, lane % 8 + lane / 16 * 8, slot0 / 8 + lane / 8 % 2);
-    float *to = PAIRS ? (float *)p->pairs + w->index * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    float *to = STORED_ROWS ? (float *)p->stored_rows + w->index * p->in.topk * DIM
+                            : (float *)p->sum.data + w->b * p->sum.batch;
     const float undo = SCALED ? power_of_two(-exponent_at(base, tile)) : 1;
-    note += 8 * slot0;
+    offsets += 8 * slot0;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
         const int column0 = (pass * K_WARPS + group) * COLS;
@@ -312,7 +313,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
         for (int m = 0; m < M_S; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                emit_rows(x + m * (COLS / 8) * 4, COLS / 8, half, to, note + 8 * 16 * m, column0);
+                emit_rows(x + m * (COLS / 8) * 4, COLS / 8, half, to, offsets + 8 * 16 * m, column0);
     }
     if (ROPE == 0) return;
     constexpr int LEFT = ROPE > 0 ? ROPE : 16;
@@ -328,7 +329,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
     for (int m = 0; m < M_S; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            emit_rows(x + m * (LEFT / 8) * 4, LEFT / 8, half, to, note + 8 * 16 * m, column0);
+            emit_rows(x + m * (LEFT / 8) * 4, LEFT / 8, half, to, offsets + 8 * 16 * m, column0);
 }
 
 /* ------------------------------------------------------------------ one work tile ------------------ */
@@ -389,7 +390,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_mla_bwd *p, cons
     }
 #pragma unroll 1
     for (int tile = 0; tile < n_tiles; tile++) {
-        const uint32_t note = base + AT_OFFSETS + (tile & 1) * SLOTS * 8;
+        const uint32_t offsets = base + AT_OFFSETS + (tile & 1) * SLOTS * 8;
         copy_wait(0);
         __syncthreads(); /* 1 */
         {
@@ -406,7 +407,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_mla_bwd *p, cons
                 for (int n = 0; n < N_S; n++) x[m][n][0] = x[m][n][1] = x[m][n][2] = x[m][n][3] = 0;
             multiply(x, a_lane, a_pitch, b_lane, is_dp ? DIM_V / 16 : DIM / 16);
             if (!is_dp) {
-                store_p(p, base, note, x);
+                store_p(p, base, offsets, x);
                 if (p->part_dist) sum_heads(base, x);
             }
             __syncthreads(); /* 2 */
@@ -428,7 +429,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_mla_bwd *p, cons
             find_rows(&g, (tile + 2) * SLOTS, SLOTS, THREADS, thread_of(), rows);
         }
         copy_commit();
-        if (p->dkv.data) add_dkv(p, w, base, note, tile);
+        if (p->dkv.data) add_dkv(p, w, base, offsets, tile);
     }
     copy_wait(0);
     __syncthreads();

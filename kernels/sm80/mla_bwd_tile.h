@@ -10,7 +10,7 @@
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, HEADS = CFG_HEADS, SLOTS = CFG_SLOTS;
 constexpr int HEAD_WARPS = CFG_HEAD_WARPS, SLOT_WARPS = CFG_SLOT_WARPS, SQUARE = HEAD_WARPS * SLOT_WARPS;
-constexpr int WARPS = 2 * SQUARE, THREADS = 32 * WARPS, PAIRS = CFG_DETERMINISTIC;
+constexpr int WARPS = 2 * SQUARE, THREADS = 32 * WARPS, STORED_ROWS = CFG_DETERMINISTIC;
 /* S and dP: HEAD_WARPS x SLOT_WARPS warps each. dQ: HEAD_WARPS x Q_WARPS. dKV: SLOT_WARPS x K_WARPS. */
 constexpr int Q_WARPS = WARPS / HEAD_WARPS, K_WARPS = WARPS / SLOT_WARPS;
 constexpr int WARP_HEADS = HEADS / HEAD_WARPS, WARP_SLOTS = SLOTS / SLOT_WARPS;
@@ -79,27 +79,28 @@ static __device__ __forceinline__ void load_heads(const struct kp_view *v, const
 static __device__ __forceinline__ void load_rows(const struct kp_mla_bwd *p, const struct work *w, uint32_t base) {
     for (int r = (int)threadIdx.x; r < HEADS; r += THREADS) {
         float4 x = make_float4(INF, 0, 0, 0);
-        if (r < w->heads) x = ((const float4 *)p->rows)[w->flat * p->in.heads_q + w->head0 + r];
+        if (r < w->heads) x = ((const float4 *)p->row_stats)[w->flat * p->in.heads_q + w->head0 + r];
         shared_store128(base + AT_ROWS + 16 * r, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y),
                                                             __float_as_uint(x.z), __float_as_uint(x.w)));
     }
 }
 
 /* Start the copies of the tile whose kv rows were found, and note where the gradient of each slot goes: elements from
- * the start of the batch entry's sums or of the item's pairs; NOWHERE in the high word = the slot is invalid. */
+ * the start of the batch entry's sums or of the work tile's stored rows; NOWHERE in the high word = the slot is
+ * invalid. */
 static __device__ __forceinline__ void gather_tile(const struct kp_mla_bwd *p, const struct gather *g, uint32_t base,
                                                    int tile, const int *rows) {
     constexpr int DOWN = THREADS / 8;
     const int thread = thread_of(), r0 = thread / 8, c0 = thread % 8;
-    const uint32_t to = base + AT_KV + tile_at(Q_PITCH, r0, c0), note = base + AT_OFFSETS + (tile & 1) * SLOTS * 8;
+    const uint32_t to = base + AT_KV + tile_at(Q_PITCH, r0, c0), offsets = base + AT_OFFSETS + (tile & 1) * SLOTS * 8;
 #pragma unroll
     for (int x = 0; x < SLOTS / DOWN; x++) {
         const int exists = rows[x] >= 0, r = r0 + x * DOWN;
         const char *from = g->kv + 2 * (exists ? rows[x] * p->in.kv.row : 0) + 16 * c0;
         if (c0 == 0) {
-            const int64_t element = PAIRS ? ((int64_t)tile * SLOTS + r) * DIM : rows[x] * p->sum.row;
-            shared_store32(note + 8 * r, (uint32_t)element);
-            shared_store32(note + 8 * r + 4, exists ? (uint32_t)(element >> 32) : NOWHERE);
+            const int64_t element = STORED_ROWS ? ((int64_t)tile * SLOTS + r) * DIM : rows[x] * p->sum.row;
+            shared_store32(offsets + 8 * r, (uint32_t)element);
+            shared_store32(offsets + 8 * r + 4, exists ? (uint32_t)(element >> 32) : NOWHERE);
         }
         if (p->in.kv.chunk == 16) {
 #pragma unroll
@@ -136,7 +137,7 @@ static __device__ __forceinline__ void transpose_lanes(float x[8], int stages) {
 }
 
 /* 8 slots (`half` of fragment m of the warp) x 8 n columns of accumulators, column0 the first, to memory. */
-static __device__ __forceinline__ void emit_rows(const float *x0, int n, int half, float *to, uint32_t note,
+static __device__ __forceinline__ void emit_rows(const float *x0, int n, int half, float *to, uint32_t offsets,
                                                  int column0) {
     const int stages = n >= 4 ? STAGES : STAGES < 2 ? STAGES : 2, per = 1 << stages; /* registers of a transposition */
     const int lane = lane_of(), g = lane >> 2, low = g & (per - 1);
@@ -145,7 +146,7 @@ static __device__ __forceinline__ void emit_rows(const float *x0, int n, int hal
     uint32_t valid = 0;
 #pragma unroll
     for (int a = 0; a < per; a += 2) {
-        const uint4 offset = shared_load128(note + 8 * (8 * half + (g & ~(per - 1)) + a));
+        const uint4 offset = shared_load128(offsets + 8 * (8 * half + (g & ~(per - 1)) + a));
         row[a] = to + (int64_t)((uint64_t)offset.y << 32 | offset.x) + column;
         row[a + 1] = to + (int64_t)((uint64_t)offset.w << 32 | offset.z) + column;
         valid |= ((uint32_t)(offset.y != NOWHERE) | (uint32_t)(offset.w != NOWHERE) << 1) << a;
@@ -159,7 +160,7 @@ static __device__ __forceinline__ void emit_rows(const float *x0, int n, int hal
 #pragma unroll
         for (int a = 0; a < per; a++) {
             if (!(valid >> a & 1)) continue;
-            if (PAIRS)
+            if (STORED_ROWS)
                 row[a][8 * c] = x[a];
             else
                 reduce_add(row[a] + 8 * c, x[a]);

@@ -201,7 +201,7 @@ static __device__ __forceinline__ void finish_statistics(const struct kp_mla_fwd
                       share = w->split * rows + (w->b * p->in.seq_q + w->i) * p->in.heads_q + h;
         ((float *)p->part_m)[share] = m;
         ((float *)p->part_l)[share] = l;
-        ((float *)p->part_top)[share] = largest;
+        ((float *)p->part_max_logits)[share] = largest;
         return;
     }
     const int empty = l == 0;
@@ -343,7 +343,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_mla_fwd *p, stru
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_mla_fwd p) {
-    for (int64_t index = blockIdx.x; index < p.items; index += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < p.work_tiles; index += gridDim.x) {
         struct work w;
         find_work(&p, index, &w);
         run_tile(&p, &w);

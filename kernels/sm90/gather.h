@@ -14,14 +14,14 @@
 
 constexpr int SLICE = KP_SM90_SLICE;
 
-struct item {
+struct work_tile {
     int64_t b, i; /* batch entry, query */
     int head;     /* first of 64 */
 };
 /* Head blocks of a query are neighbours: CTAs that run at the same time share its keys in the second-level cache. */
-static __device__ __forceinline__ struct item item_of(const struct kp_mla *p, int64_t at) {
+static __device__ __forceinline__ struct work_tile work_tile_of(const struct kp_mla *p, int64_t at) {
     const int64_t blocks = (p->heads_q + 63) / 64, query = at / blocks;
-    struct item w;
+    struct work_tile w;
     w.head = (int)(at - query * blocks) * 64;
     w.b = query / p->seq_q;
     w.i = query - w.b * p->seq_q;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void arrive_copied(uint32_t barrier, int wide)
 }
 
 /* Rows w.head .. w.head + 63 of a tensor [B,SQ,HQ,*]; heads that do not exist are zeros. */
-static __device__ __forceinline__ void head_rows(struct rows *r, const struct kp_view *v, const struct item *w,
+static __device__ __forceinline__ void head_rows(struct rows *r, const struct kp_view *v, const struct work_tile *w,
                                                  int heads) {
     const int p = (int)threadIdx.x & 127;
     const uint16_t *base = (const uint16_t *)v->data + w->b * v->batch + w->i * v->row + (p & 7) * 8;

@@ -4,10 +4,10 @@
  *
  *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
  *   DIST   part_dist [block][query][place] --sum over blocks, norm--> dist  a warp per query; invalid slots are 0; a
- *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, places[query][slot]
- *   DQ     part_dq [item][part][head][D] --sum over parts--round--> dq     a warp per query, head and 128 columns
+ *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, positions[query][slot]
+ *   DQ     part_dq [work tile][part][head][D] --sum over parts--round--> dq     a warp per query, head and 128 columns
  *   JOINED_DIST, JOINED_DQ  these two of joined lists (struct kp_mla_bwd_joined), where a query's slots name entries
- *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
+ *   DSINK  row_stats[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/warp.h"
@@ -26,7 +26,7 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
     const int64_t b = row / p->in.seq_k, j = row % p->in.seq_k;
     const float *from = (const float *)p->sum.data + b * p->sum.batch + j * p->sum.row;
     const int64_t to = b * p->dkv.batch + j * p->dkv.row;
-    const int add = (p->steps & KP_MLA_BWD_ACCUMULATE) != 0, turned = (p->steps & KP_MLA_BWD_TURNED) != 0;
+    const int add = (p->steps & KP_MLA_BWD_ACCUMULATE) != 0, turned = (p->steps & KP_MLA_BWD_PERMUTED) != 0;
 #pragma unroll 1
     for (int c = 4 * lane_of(); c < p->in.dim_qk; c += 128) {
         float x[4];
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
 /* Columns c .. c + 3 of head h of query i of batch entry b: the sums of its parts, `part` numbers apart. */
 static __device__ __forceinline__ void round_parts(const struct kp_mla_bwd *p, const float *from, int64_t part,
                                                    int64_t b, int64_t i, int64_t h, int64_t c) {
-    const int empty = ((const struct kp_mla_row *)p->rows)[(b * p->in.seq_q + i) * p->in.heads_q + h].lse2 == INF;
+    const int empty = ((const struct kp_mla_row *)p->row_stats)[(b * p->in.seq_q + i) * p->in.heads_q + h].lse2 == INF;
     uint16_t *to = (uint16_t *)p->dq.data + b * p->dq.batch + i * p->dq.row + h * p->dq.head;
     if (c >= p->in.dim_qk) return;
     float4 sum = make_float4(0, 0, 0, 0);
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void round_joined(const struct kp_mla_bwd_join
  * the next block's are. */
 struct sums {
     struct slots slots;
-    const int32_t *places;   /* of slots, or 0 */
+    const int32_t *positions;   /* of slots, or 0 */
     const uint16_t *entries; /* the same, where an invalid slot has 0xffff, or 0; then `slots` tells no more than n */
     const float *from;
     int64_t block;
@@ -118,10 +118,10 @@ static __device__ __forceinline__ void sum_blocks(const struct kp_mla_bwd *p, co
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) place[k] = slot_valid(&s->slots, place[k]) ? t + 32 * k : -1;
     }
-    if (s->places)
+    if (s->positions)
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            if (place[k] >= 0) place[k] = s->places[place[k]];
+            if (place[k] >= 0) place[k] = s->positions[place[k]];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) x[k] = 0;
     for (int block = 0; block < p->dist_blocks; block++) {
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void finish_listed(const struct kp_mla_bwd_ran
     const int64_t b = flat / p->in.seq_q, i = flat % p->in.seq_q;
     struct sums s = {};
     s.slots = slots_of(&p->in, b, i);
-    s.places = ranges->places ? (const int32_t *)ranges->places + flat * p->in.topk : 0;
+    s.positions = ranges->positions ? (const int32_t *)ranges->positions + flat * p->in.topk : 0;
     s.from = (const float *)p->part_dist + flat * p->in.topk;
     s.block = p->in.batch * p->in.seq_q * p->in.topk;
     finish_dist(p, &s, b, i);
@@ -188,7 +188,7 @@ static __device__ __forceinline__ void finish_joined(const struct kp_mla_bwd_joi
 
 static __device__ __forceinline__ void finish_dsink(const struct kp_mla_bwd *p, int64_t h) {
     __shared__ double share[WARPS];
-    const struct kp_mla_row *rows = (const struct kp_mla_row *)p->rows;
+    const struct kp_mla_row *rows = (const struct kp_mla_row *)p->row_stats;
     const int64_t n = p->in.batch * p->in.seq_q;
     double x = 0;
 #pragma unroll 4

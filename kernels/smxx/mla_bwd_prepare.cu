@@ -69,7 +69,7 @@ static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, i
     if (lane == 1 && p->in.sink) given = ((const float *)p->in.sink)[h * p->in.sink_head];
     if (lane == 2 && p->dlse.data)
         given = ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head];
-    mla_row_store((struct kp_mla_row *)p->rows + row, p->in.flags, given, dot_row(p, b, i, h));
+    mla_row_store((struct kp_mla_row *)p->row_stats + row, p->in.flags, given, dot_row(p, b, i, h));
 }
 
 #ifdef CFG_EARLY
@@ -107,7 +107,7 @@ template <int TYPE> static __device__ __forceinline__ void prepare_rows(const st
         sum = warp_sum(sum);
         if (lane / 8 == r) d = sum;
     }
-    mla_row_store_of((struct kp_mla_row *)p->rows + row + lane / 8, p->in.flags, given, d, (int)(lane & 24));
+    mla_row_store_of((struct kp_mla_row *)p->row_stats + row + lane / 8, p->in.flags, given, d, (int)(lane & 24));
 }
 #endif
 

@@ -6,7 +6,7 @@
  *   indices of query i, topk_length, causal rule --CTA per query, warp w the w-th part of the slots-->
  *     COUNT    valid slots of each range -------------------> count[w][range]
  *     SCAN     a thread for each range, over warps and over the ranges before it --> count[w][range] = first place
- *     SCATTER  32 slots at a time, a lane after those before it --> list[place] = row; places[slot] = place
+ *     SCATTER  32 slots at a time, a lane after those before it --> list[place] = row; positions[slot] = place
  *
  * Shared memory: 8 KiB + 32 bytes. */
 #include "kernels/device/slots.h"
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
     const int thread = (int)threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const struct part own = part_of(s.n, warp);
     int32_t *list = (int32_t *)p->list + query * p->bwd.in.topk;
-    int32_t *places = p->places ? (int32_t *)p->places + flat * p->bwd.in.topk : 0;
+    int32_t *positions = p->positions ? (int32_t *)p->positions + flat * p->bwd.in.topk : 0;
     for (int w = 0; w < WARPS; w++) count[w][thread] = 0;
     __syncthreads();
 #pragma unroll 4
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
     __syncthreads();
 
     /* threads stand for the ranges in the order in which they come */
-    const int range = query / p->turn & 1 ? p->ranges - 1 - thread : thread;
+    const int range = query / p->wave & 1 ? p->ranges - 1 - thread : thread;
     uint32_t n = 0;
     if (thread < p->ranges)
         for (int w = 0; w < WARPS; w++) n += count[w][range];
@@ -79,13 +79,13 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
         __syncwarp();
         if (!valid) continue;
         list[to] = row;
-        if (places) places[t0 + lane] = (int32_t)to;
+        if (positions) positions[t0 + lane] = (int32_t)to;
     }
     __syncthreads(); /* before the next query's counts */
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd_ranges p) {
     if (threadIdx.x == 0)
-        for (int64_t x = blockIdx.x; x < p.n_posts; x += gridDim.x) ((uint32_t *)p.bwd.posts)[x] = 0;
+        for (int64_t x = blockIdx.x; x < p.n_checkpoints; x += gridDim.x) ((uint32_t *)p.bwd.checkpoints)[x] = 0;
     for (int64_t query = blockIdx.x; query < p.bwd.n; query += gridDim.x) order_slots(&p, query);
 }

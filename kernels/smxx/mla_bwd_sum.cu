@@ -39,7 +39,7 @@ static __device__ __forceinline__ void sum_row(const struct kp_mla_bwd *p, uint3
 #pragma unroll 1
         for (int block = 0; block < p->head_blocks; block++) {
             const int64_t pair = ((int64_t)query * p->head_blocks + block) * topk + t;
-            const float2 *from = (const float2 *)((const float *)p->pairs + pair * p->in.dim_qk) + lane;
+            const float2 *from = (const float2 *)((const float *)p->stored_rows + pair * p->in.dim_qk) + lane;
 #pragma unroll
             for (int c = 0; c < GROUPS; c++) {
                 if (c >= groups) continue;

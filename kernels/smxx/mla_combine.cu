@@ -27,7 +27,7 @@ static __device__ __forceinline__ float warp_sum(float x) {
 
 static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int64_t row, int64_t rows) {
     const int lane = (int)threadIdx.x & 31;
-    const int64_t flat = p->items + row, h = flat % p->in.heads_q, query = flat / p->in.heads_q;
+    const int64_t flat = p->work_tiles + row, h = flat % p->in.heads_q, query = flat / p->in.heads_q;
     const int64_t i = query % p->in.seq_q, b = query / p->in.seq_q;
     float m[HELD], l[HELD], largest = -INF, most = -INF, sum = 0;
 #pragma unroll
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
         m[x] = there ? ((const float *)p->part_m)[split * rows + row] : -INF;
         l[x] = there ? ((const float *)p->part_l)[split * rows + row] : 0;
         most = max_nan(most, m[x]);
-        largest = max_nan(largest, there ? ((const float *)p->part_top)[split * rows + row] : -INF);
+        largest = max_nan(largest, there ? ((const float *)p->part_max_logits)[split * rows + row] : -INF);
     }
     most = warp_max(most);
     largest = warp_max(largest);
@@ -92,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
 #else
     const struct kp_mla_fwd &p = kp;
 #endif
-    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q - p.items, step = (int64_t)gridDim.x * (THREADS / 32);
+    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q - p.work_tiles;
+    const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
         merge_row(&p, row, rows);
 }

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_order *p,
     const uint32_t flat = (uint32_t)(p->first + query), b = flat / (uint32_t)p->in.seq_q;
     const struct slots s = slots_of(&p->in, b, flat - b * (uint32_t)p->in.seq_q);
     const uint32_t thread = threadIdx.x;
-    const uint32_t flip = (uint32_t)query / (uint32_t)p->turn & 1 ? (uint32_t)p->ranges - 1 : 0;
+    const uint32_t flip = (uint32_t)query / (uint32_t)p->wave & 1 ? (uint32_t)p->ranges - 1 : 0;
     int32_t row[EACH];
 #pragma unroll
     for (int k = 0; k < EACH; k++) {

@@ -62,7 +62,7 @@ struct work {
 };
 static __device__ __forceinline__ int next_work(const struct kp_dist_sm100 *p, struct work *w, int64_t number) {
     const struct kp_mla *in = &p->dist.in;
-    if (number >= p->dist.items) return 0;
+    if (number >= p->dist.work_tiles) return 0;
     const int64_t query = number / p->dist.splits;
     const int part = (int)(number - query * p->dist.splits), share = (int)p->share;
     w->b = query / in->seq_q;

@@ -9,29 +9,29 @@ static __device__ __forceinline__ float scaled(uint32_t word, float down) {
 }
 
 /* Of key `key`, a thread's four neighbouring columns. again: deterministic, the thread has stored them in an earlier
- * turn of the tile. */
+ * round of the tile. */
 static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, uint32_t again, float a, float b,
                                                float c, float d) {
     const float x[4] = {a, b, c, d};
     float *cursor = to + (int64_t)((uint64_t)high << 32 | low);
-    if (PAIRS) store4(cursor, x, high != NOWHERE && !again);
-    if (!PAIRS || JOINED) reduce_add4(cursor, x, high != NOWHERE && (!PAIRS || again));
+    if (STORED_ROWS) store4(cursor, x, high != NOWHERE && !again);
+    if (!STORED_ROWS || JOINED) reduce_add4(cursor, x, high != NOWHERE && (!STORED_ROWS || again));
 }
 
-/* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
- * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. on: a bit for each key, those that take
- * something. stored: those that an earlier turn has stored. down: undoes the power of two. */
+/* N keys from `scatter` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets
+ * four neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. on: a bit for each key, those that
+ * take something. stored: those that an earlier round has stored. down: undoes the power of two. */
 template <int N>
-static __device__ __forceinline__ void add_keys(float *to, uint32_t note, uint64_t on, uint64_t stored,
+static __device__ __forceinline__ void add_keys(float *to, uint32_t scatter, uint64_t on, uint64_t stored,
                                                 const uint32_t *x, const uint32_t *y, float down) {
     on >>= 2 * (lane_of() & 3), stored >>= 2 * (lane_of() & 3);
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
-        const uint4 offsets = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
+        const uint4 offsets = shared_load128(scatter + 8 * (8 * n + 2 * (lane_of() & 3)));
 #pragma unroll
         for (int e = 0; e < 2; e++)
             add_key(to, e ? offsets.z : offsets.x, on >> (8 * n + e) & 1 ? e ? offsets.w : offsets.y : NOWHERE,
-                    PAIRS && JOINED ? stored >> (8 * n + e) & 1 : 0, scaled(x[4 * n + e], down),
+                    STORED_ROWS && JOINED ? stored >> (8 * n + e) & 1 : 0, scaled(x[4 * n + e], down),
                     scaled(x[4 * n + 2 + e], down), scaled(y[4 * n + e], down), scaled(y[4 * n + 2 + e], down));
     }
 }
@@ -42,10 +42,10 @@ static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) 
     tell_read(base, 0, SUM_EMPTY + sum % 2);
 }
 
-/* A tile's dKV, as far as a turn has summed it. on: entries that take something; stored: of those of earlier turns. */
-static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm, int rank,
-                                                uint32_t note, float *to, uint64_t on, uint64_t stored, float down,
-                                                uint32_t *sum) {
+/* A tile's dKV, as far as a round has summed it. on: entries that take something; stored: those of earlier rounds. */
+static __device__ __forceinline__ void add_round(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm, int rank,
+                                                 uint32_t scatter, float *to, uint64_t on, uint64_t stored, float down,
+                                                 uint32_t *sum) {
     const int quarter = warp_of() % 4;
     const uint32_t lanes = (uint32_t)quarter << 21;
 #pragma unroll 1
@@ -57,7 +57,7 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         tc_load_16x64(x, cells);
         tc_load_16x64(y, cells + (16u << 16));
         release_sum(base, *sum);
-        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, on, stored, x, y, down);
+        add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, scatter, on, stored, x, y, down);
     }
     if (ROPE) { /* lanes 64 g ..: keys of half g */
         const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void add_turn(const struct kp_mla_bwd *p, uint
         tc_load_16x32(y, cells + (16u << 16));
         release_sum(base, *sum);
         if (quarter % 2 == 0)
-            add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2),
+            add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, scatter + 8 * CTA_KEYS * (quarter / 2),
                                on >> CTA_KEYS * (quarter / 2), stored >> CTA_KEYS * (quarter / 2), x, y, down);
         ++*sum;
     }
@@ -80,29 +80,30 @@ static __device__ __forceinline__ uint32_t run_gradients(const struct kp_mla_bwd
                                                          uint32_t *sum) {
     const int wanted = p->dkv.data != 0;
     uint32_t words = 0;
-    float *to = PAIRS ? (float *)p->pairs + w->number * places_of(p) * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    float *to = STORED_ROWS ? (float *)p->stored_rows + w->number * rows_of_work(p) * DIM
+                            : (float *)p->sum.data + w->b * p->sum.batch;
     to += lane_of() / 4 * 4;
 #pragma unroll 1
     for (int t = 0; t < w->tiles; t++, tile++) {
-        const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
-        await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
+        const uint32_t scatter = base + AT_SCATTER + tile % SCATTER_STAGES * SCATTER_STAGE;
+        await(base, SCATTER_FULL + tile % SCATTER_STAGES, tile / SCATTER_STAGES);
         if (WORDS) await_ds(base, tile);
         const uint32_t word = WORDS ? word_of_tile(base, tile) : 0;
-        const struct turns turns = turns_of_tile(p, w, t, word & WORD_ODD);
+        const struct rounds rounds = rounds_of_tile(p, w, t, word & WORD_ODD);
         words = fold_words(words, word);
         const float down = power_of_two(-exponent_of(words));
         uint64_t stored = 0;
 #pragma unroll 1
-        for (int r = turns.from; wanted && r < turns.until; r++) {
-            const uint64_t on = turns.whole ? ~UINT64_C(0) : shared_load64(note + NOTE_KEYS + 8 * r);
-            add_turn(p, base, tm, rank, note, to, on, stored, down, sum);
-            if (PAIRS && JOINED) stored |= on;
+        for (int r = rounds.from; wanted && r < rounds.until; r++) {
+            const uint64_t on = rounds.whole ? ~UINT64_C(0) : shared_load64(scatter + SCATTER_BITS + 8 * r);
+            add_round(p, base, tm, rank, scatter, to, on, stored, down, sum);
+            if (STORED_ROWS && JOINED) stored |= on;
         }
         if (WORDS) {
             __syncwarp();
-            if (lane_of() == 0) free_note_of_both(base, tile);
+            if (lane_of() == 0) free_scatter_of_both(base, tile);
         } else {
-            tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
+            tell_read(base, -1, SCATTER_EMPTY + tile % SCATTER_STAGES);
         }
     }
     if (JOINED && p->dq.data && threadIdx.x == 128) { /* for the second pass's copies, which have read the last one */
@@ -165,7 +166,7 @@ static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const 
     const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
     await(base, DQ_FULL, nth);
     tc_after();
-    const int empty = exists && ((const struct kp_mla_row *)p->rows)[state].lse2 == INF;
+    const int empty = exists && ((const struct kp_mla_row *)p->row_stats)[state].lse2 == INF;
     uint16_t *to = dq_of_row(p, w, row);
 #pragma unroll 1
     for (int c = 0; c < HALF_V + (ROPE ? HALF_ROPE : 0); c += 32) {
@@ -176,16 +177,16 @@ static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const 
     }
     tc_before();
 }
-static __device__ __forceinline__ void run_turns_of_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                       uint32_t tm, int rank, uint32_t words, uint32_t *turn) {
-    const struct turns turns = turns_of_dq(w, words & WORD_ODD);
+static __device__ __forceinline__ void run_rounds_of_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                        uint32_t tm, int rank, uint32_t words, uint32_t *round) {
+    const struct rounds rounds = rounds_of_dq(w, words & WORD_ODD);
     const float down = power_of_two(-exponent_of(words));
 #pragma unroll 1
-    for (int r = turns.from; r < turns.until; r++, ++*turn) {
+    for (int r = rounds.from; r < rounds.until; r++, ++*round) {
         if (STACKED)
-            run_dq_columns(p, w, base, tm, rank, *turn, down);
+            run_dq_columns(p, w, base, tm, rank, *round, down);
         else
-            run_dq(p, w, base, tm, rank, *turn, turns.whole ? -1 : r, down);
+            run_dq(p, w, base, tm, rank, *round, rounds.whole ? -1 : r, down);
         if (JOINED) tell_read(base, 0, DQ_EMPTY);
     }
 }

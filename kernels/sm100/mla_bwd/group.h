@@ -11,8 +11,8 @@
  * Q or dO would reach the gradients of entries that its query does not have, a row of K the dQ of queries that do not
  * have it. V being a part of K's row, either shows in the raw score or dP of that very cell. So a tile in which all of
  * these are finite is summed over all rows at once; another one, and each tile of a group left apart, query by query:
- *   dKV   in turns over the 16-row steps of one query, of which entries without its bit take nothing
- *   dQ    of a work tile with such a tile: a turn of the second pass for each query, K's rows without its bit being
+ *   dKV   in rounds over the 16-row steps of one query, of which entries without its bit take nothing
+ *   dQ    of a work tile with such a tile: a round of the second pass for each query, K's rows without its bit being
  *         zeros, after which its rows alone are stored */
 #ifndef ATTN_SM100_MLA_BWD_GROUP_H
 #define ATTN_SM100_MLA_BWD_GROUP_H
@@ -78,7 +78,7 @@ static __device__ __forceinline__ int2 box_of_rows(const struct kp_mla_bwd *p, c
 /* ---- tiles of entries ---- */
 
 /* Of a group left apart: whose list a tile is of, x, and the tile's place in it, y. */
-static __device__ __forceinline__ int2 place_apart(const struct kp_mla_bwd *p, const struct work *w, int t) {
+static __device__ __forceinline__ int2 tile_apart(const struct kp_mla_bwd *p, const struct work *w, int t) {
     int r = 0, tiles = tiles_apart(p, w, 0);
 #pragma unroll 1
     for (; t >= tiles; tiles = tiles_apart(p, w, r)) t -= tiles, r++;
@@ -89,9 +89,9 @@ static __device__ __forceinline__ int row_of_slot(const struct kp_mla_bwd *p, co
                                                   int64_t row0, int query) {
     const struct kp_mla_joined *j = lists_of(p);
     if (w->entries < 0) {
-        const int2 place = place_apart(p, w, t);
-        const struct slots s = slots_of_query(p, w, place.x);
-        return map_row(&s, place.y * KEYS + slot, row0);
+        const int2 tile_in_list = tile_apart(p, w, t);
+        const struct slots s = slots_of_query(p, w, tile_in_list.x);
+        return map_row(&s, tile_in_list.y * KEYS + slot, row0);
     }
     if (t * KEYS + slot >= w->entries) return -1;
     if (query >= 0) {
@@ -102,13 +102,13 @@ static __device__ __forceinline__ int row_of_slot(const struct kp_mla_bwd *p, co
 }
 /* Deterministic: rows that a work tile's entries may leave, and which kv row each of a tile's 64 is of, two a lane: the
  * list by which mla_bwd_sort.cu and mla_bwd_sum.cu add them up, as if the group were a query and this its slots. */
-static __device__ __forceinline__ int64_t places_of(const struct kp_mla_bwd *p) {
+static __device__ __forceinline__ int64_t rows_of_work(const struct kp_mla_bwd *p) {
     return ((const struct kp_mla_bwd_sm100 *)p)->tiles * KEYS;
 }
 static __device__ __forceinline__ void list_entries(const struct kp_mla_bwd *p, const struct work *w, int t,
                                                     const int rows[2]) {
     const struct kp_mla_bwd_sm100 *all = (const struct kp_mla_bwd_sm100 *)p;
-    int32_t *list = (int32_t *)all->lists + w->number * places_of(p) + t * KEYS + lane_of();
+    int32_t *list = (int32_t *)all->lists + w->number * rows_of_work(p) + t * KEYS + lane_of();
     if (cluster_rank() != 0 || !all->lists) return;
     list[0] = rows[0], list[32] = rows[1];
     if (t == 0 && lane_of() == 0) ((int32_t *)all->lengths)[w->number] = w->tiles * KEYS;
@@ -118,32 +118,32 @@ static __device__ __forceinline__ void list_entries(const struct kp_mla_bwd *p, 
 static __device__ __forceinline__ uint32_t bits_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,
                                                         int word, const uint32_t valid[2]) {
     const struct kp_mla_joined *j = lists_of(p);
-    if (w->entries < 0) return word / 2 == place_apart(p, w, t).x ? (word % 2 ? valid[1] : valid[0]) : 0;
+    if (w->entries < 0) return word / 2 == tile_apart(p, w, t).x ? (word % 2 ? valid[1] : valid[0]) : 0;
     if (t * KEYS >= w->entries || word >= 2 * j->group) return 0;
     return (uint32_t)w->group.words[j->bits + t * j->group * 2 + word];
 }
 
-/* ---- in how many turns rows of the work tile are summed: all at once, or each query's ---- */
+/* ---- in how many rounds rows of the work tile are summed: all at once, or each query's ---- */
 
-struct turns {
+struct rounds {
     int from, until, whole;
 };
 /* Of a tile's dKV. */
-static __device__ __forceinline__ struct turns turns_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,
-                                                             int odd) {
-    struct turns x = {0, odd ? w->group.queries : 1, !odd};
+static __device__ __forceinline__ struct rounds rounds_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,
+                                                               int odd) {
+    struct rounds x = {0, odd ? w->group.queries : 1, !odd};
     if (w->entries >= 0) return x;
-    x.from = place_apart(p, w, t).x, x.until = x.from + 1, x.whole = 0;
+    x.from = tile_apart(p, w, t).x, x.until = x.from + 1, x.whole = 0;
     return x;
 }
 /* Of the second pass. */
-static __device__ __forceinline__ struct turns turns_of_dq(const struct work *w, int odd) {
+static __device__ __forceinline__ struct rounds rounds_of_dq(const struct work *w, int odd) {
     const int each = odd || w->entries < 0;
-    struct turns x = {0, each ? w->group.queries : 1, !each};
+    struct rounds x = {0, each ? w->group.queries : 1, !each};
     return x;
 }
-/* Tiles of a turn of dQ: from x on, before y. */
-static __device__ __forceinline__ int2 tiles_of_turn(const struct kp_mla_bwd *p, const struct work *w, int query) {
+/* Tiles of a round of dQ: from x on, before y. */
+static __device__ __forceinline__ int2 tiles_of_round(const struct kp_mla_bwd *p, const struct work *w, int query) {
     int from = 0;
     if (w->entries >= 0) return make_int2(0, w->tiles);
 #pragma unroll 1

@@ -19,7 +19,8 @@
 #include "kernels/params/mla_sm100.h"
 #include "kernels/sm100/roles.h"
 
-constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC, JOINED = CFG_JOINED;
+constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, STORED_ROWS = CFG_DETERMINISTIC,
+              JOINED = CFG_JOINED;
 constexpr int HEADS = CFG_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2;                        /* columns of V, and of dKV, that a CTA has */
 constexpr int HALF_ROPE = 32;                            /* and of rope */
@@ -61,14 +62,15 @@ constexpr uint32_t AT_P =
     AT_K + BUFFERS * STAGE;                 /* [all heads][32 keys], 64 bytes swizzled; pass 2: dS, STAGES tiles */
 constexpr uint32_t AT_DS = AT_P + DS_STAGE; /* the same */
 constexpr uint32_t AT_ROWS_DS = AT_DS + DS_STAGE; /* stacked: dS, [this CTA's heads][64 keys], 128 bytes swizzled */
-constexpr uint32_t AT_NOTES = AT_P + BUFFERS * DS_STAGE;
-constexpr int NOTES = 4;                 /* tiles */
-constexpr uint32_t NOTE_KEYS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
-constexpr uint32_t NOTE = NOTE_KEYS + (JOINED ? 8 * QUERIES : 16);
+constexpr uint32_t AT_SCATTER = AT_P + BUFFERS * DS_STAGE;
+constexpr int SCATTER_STAGES = 4;           /* tiles */
+constexpr uint32_t SCATTER_BITS = KEYS * 8; /* offsets of 64 slots; then of each query a bit a slot: it has it */
+constexpr uint32_t SCATTER_STAGE = SCATTER_BITS + (JOINED ? 8 * QUERIES : 16);
 /* Joined lists, f16: for each of these tiles, in both CTAs, uint32_t [8 warps of scores of the pair], words.h; then,
  * for the warp of copies, whether anything of the work tile is not finite. */
-constexpr uint32_t AT_WORDS = AT_NOTES + NOTES * NOTE, TILE_WORDS = 32, AT_ODD_WORK = AT_WORDS + NOTES * TILE_WORDS;
-constexpr uint32_t AT_BARRIERS = AT_WORDS + (WORDS ? NOTES * TILE_WORDS + 16 : 0);
+constexpr uint32_t AT_WORDS = AT_SCATTER + SCATTER_STAGES * SCATTER_STAGE, TILE_WORDS = 32,
+                   AT_ODD_WORK = AT_WORDS + SCATTER_STAGES * TILE_WORDS;
+constexpr uint32_t AT_BARRIERS = AT_WORDS + (WORDS ? SCATTER_STAGES * TILE_WORDS + 16 : 0);
 /* A tile of K, by pass:
  *   scores      [SLICES][32 keys of this CTA][64 columns]
  *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
@@ -79,35 +81,37 @@ constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
                    AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0),
                    AT_OTHER_END = AT_OTHER_DOUT + (STACKED ? 0 : 4 * Q_SLICE);
 
-/* With words: DS_FULL is each CTA's, and has the stages of the notes, which guard the words. */
-constexpr int DS_STAGES = WORDS ? NOTES : 1;
+/* With words: DS_FULL is each CTA's, and has the stages of the scatter lists, which guard the words. */
+constexpr int DS_STAGES = WORDS ? SCATTER_STAGES : 1;
 /* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
 enum barrier {
-    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                    work tiles */
-    Q_EMPTY,                          /* C: scores of the work tile are done                  work tiles */
-    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                  work tiles */
-    OTHER_EMPTY,                      /* 8 warps: in tensor memory                            work tiles */
-    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there        work tiles */
-    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS  STAGES */
-    K_EMPTY = K_FULL + STAGES,        /* C                                                    STAGES */
-    S_FULL = K_EMPTY + STAGES,        /* C; stacked: S and dP                                 tiles */
-    DP_FULL,                          /* C; stacked: never                                    tiles */
-    S_EMPTY,                          /* L, 8 warps: S is in registers; stacked: and dP       tiles */
-    DP_EMPTY,                         /* L, 8 warps; stacked: never                           tiles */
-    P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
-    DS_FULL,                          /* L, 8 warps                                           tiles */
-    PDS_EMPTY = DS_FULL + DS_STAGES,  /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
-    KT_FULL,                          /* stacked: L, TMA: a tile of K for dQ^T of both CTAs   tiles */
-    KT_EMPTY,                         /* stacked: C                                           tiles */
-    SUM_FULL,                         /* C: 128 columns of dKV stand                          2 stages */
-    SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                           2 stages */
-    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory            work tiles */
-    DQ_FULL,                          /* C                                                    work tiles */
-    DQ_EMPTY,                         /* joined lists: L, 8 warps: dQ is in registers         turns of dQ, as DQ_FULL */
-    ODD_FULL,                         /* joined lists, 1: AT_ODD_WORK stands                  work tiles */
-    NOTES_FULL,                       /* 1: notes of a tile                                   4 stages */
-    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps; with words: 13, gradients of both CTAs, products, and scores */
-    WORDS_FULL = NOTES_EMPTY + NOTES, /* f16, 8 warps of both CTAs: a tile's words stand          tiles */
+    Q_FULL,                          /* TMA: Q and dO of this CTA's heads                    work tiles */
+    Q_EMPTY,                         /* C: scores of the work tile are done                  work tiles */
+    OTHER_FULL,                      /* TMA: see AT_OTHER_Q                                  work tiles */
+    OTHER_EMPTY,                     /* 8 warps: in tensor memory                            work tiles */
+    CELLS_FULL,                      /* L, 16 warps: QT, OT stand, Q and dO are there        work tiles */
+    K_FULL,                          /* L, TMA: a tile of K of both CTAs; pass 2: and of dS  STAGES */
+    K_EMPTY = K_FULL + STAGES,       /* C                                                    STAGES */
+    S_FULL = K_EMPTY + STAGES,       /* C; stacked: S and dP                                 tiles */
+    DP_FULL,                         /* C; stacked: never                                    tiles */
+    S_EMPTY,                         /* L, 8 warps: S is in registers; stacked: and dP       tiles */
+    DP_EMPTY,                        /* L, 8 warps; stacked: never                           tiles */
+    P_FULL,                          /* L, 8 warps: P is in shared memory of both            tiles */
+    DS_FULL,                         /* L, 8 warps                                           tiles */
+    PDS_EMPTY = DS_FULL + DS_STAGES, /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
+    KT_FULL,                         /* stacked: L, TMA: a tile of K for dQ^T of both CTAs   tiles */
+    KT_EMPTY,                        /* stacked: C                                           tiles */
+    SUM_FULL,                        /* C: 128 columns of dKV stand                          2 stages */
+    SUM_EMPTY = SUM_FULL + 2,        /* L, 8 warps                                           2 stages */
+    DS_STORED = SUM_EMPTY + 2,       /* 4 warps: the work tile's dS are in memory            work tiles */
+    DQ_FULL,                         /* C                                                    work tiles */
+    DQ_EMPTY,                        /* joined lists: L, 8 warps: dQ is in registers         rounds of dQ, as DQ_FULL */
+    ODD_FULL,                        /* joined lists, 1: AT_ODD_WORK stands                  work tiles */
+    SCATTER_FULL,                    /* 1: scatter list of a tile                            4 stages */
+    /* 8 warps; with words: 13, gradients of both CTAs, products, and scores */
+    SCATTER_EMPTY = SCATTER_FULL + SCATTER_STAGES,
+    /* f16, 8 warps of both CTAs: a tile's words stand                                       tiles */
+    WORDS_FULL = SCATTER_EMPTY + SCATTER_STAGES,
     BARRIERS = WORDS_FULL + SCALED
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
@@ -115,8 +119,8 @@ constexpr uint32_t SHARED_BYTES = AT_SLOT + 16;
 static_assert(SHARED_BYTES <= KP_MLA_BWD_SM100_SHARED(DIM, HEADS), "the host asks for as much");
 static_assert(AT_OTHER_END <= AT_P, "stages of K hold it");
 
-/* Warps: 0..3 scores, 4..7 gradients, 8 products (even CTA), 9 copies, 10 notes. */
-constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_NOTES = 10;
+/* Warps: 0..3 scores, 4..7 gradients, 8 products (even CTA), 9 copies, 10 scatter lists. */
+constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_SCATTER = 10;
 constexpr int CELLS_BARRIER = 1, CELLS_THREADS = 256;
 constexpr int SUMS = ROPE ? 3 : 2; /* accumulators of a tile's dKV */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: the warp that starts all copies into the CTA, and the warp that notes where a tile's gradients
+ * Part of mla_bwd.cu: the warp that starts all copies into the CTA, and the warp that lists where a tile's gradients
  * go. */
 #ifndef ATTN_SM100_MLA_BWD_LOADS_H
 #define ATTN_SM100_MLA_BWD_LOADS_H
@@ -125,13 +125,13 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         await(base, DS_STORED, n);
         await(base, PDS_EMPTY, done - 1);
         if (JOINED) await(base, ODD_FULL, n);
-        const struct turns turns = turns_of_dq(&w, JOINED && shared_load32(base + AT_ODD_WORK));
-        for (int r = turns.from; r < turns.until; r++) {
-            const int2 tiles = tiles_of_turn(&p->bwd, &w, r);
+        const struct rounds rounds = rounds_of_dq(&w, JOINED && shared_load32(base + AT_ODD_WORK));
+        for (int r = rounds.from; r < rounds.until; r++) {
+            const int2 tiles = tiles_of_round(&p->bwd, &w, r);
             for (int t = tiles.x; t < tiles.y; t++, stage++) {
                 const uint32_t full = at_barrier(base, K_FULL + stage % STAGES);
-                const int rows0 = row_of_slot(&p->bwd, &w, t, lane, row0, turns.whole ? -1 : r),
-                          rows1 = row_of_slot(&p->bwd, &w, t, 32 + lane, row0, turns.whole ? -1 : r);
+                const int rows0 = row_of_slot(&p->bwd, &w, t, lane, row0, rounds.whole ? -1 : r),
+                          rows1 = row_of_slot(&p->bwd, &w, t, 32 + lane, row0, rounds.whole ? -1 : r);
                 await(base, K_EMPTY + stage % STAGES, stage / STAGES - 1);
                 if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + DS_STAGE));
                 __syncwarp();
@@ -146,34 +146,35 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
     }
 }
 
-/* The warp of notes: of each tile 64 offsets in elements, from the batch entry's sums or the work tile's pairs, and
+/* The warp of scatter lists: of each tile 64 offsets in elements, from the batch entry's sums or its stored rows, and
  * which slots are valid. */
-static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uint32_t base) {
+static __device__ __forceinline__ void run_scatter_list(const struct kp_mla_bwd *p, uint32_t base) {
     const int lane = lane_of();
     uint32_t tile = 0;
     struct work w;
     for (int64_t x = first_work(); next_work(p, &w, x); x += work_step())
         for (int t = 0; t < w.tiles; t++, tile++) {
-            const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
+            const uint32_t scatter = base + AT_SCATTER + tile % SCATTER_STAGES * SCATTER_STAGE;
             int rows[2];
 #pragma unroll
             for (int k = 0; k < 2; k++) rows[k] = row_of_slot(p, &w, t, 32 * k + lane, 0, -1);
-            if (PAIRS) list_entries(p, &w, t, rows);
+            if (STORED_ROWS) list_entries(p, &w, t, rows);
             if (WORDS)
-                await_pair(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+                await_pair(base, SCATTER_EMPTY + tile % SCATTER_STAGES, tile / SCATTER_STAGES - 1);
             else
-                await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+                await(base, SCATTER_EMPTY + tile % SCATTER_STAGES, tile / SCATTER_STAGES - 1);
             uint32_t valid[2];
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                const int64_t offset = PAIRS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
+                const int64_t offset = STORED_ROWS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
                 valid[k] = __ballot_sync(~0u, rows[k] >= 0);
-                shared_store32x2(note + 8 * (32 * k + lane), (uint32_t)offset,
+                shared_store32x2(scatter + 8 * (32 * k + lane), (uint32_t)offset,
                                  rows[k] >= 0 ? (uint32_t)(offset >> 32) : NOWHERE);
             }
-            if (lane < 2 * QUERIES) shared_store32(note + NOTE_KEYS + 4 * lane, bits_of_tile(p, &w, t, lane, valid));
+            if (lane < 2 * QUERIES)
+                shared_store32(scatter + SCATTER_BITS + 4 * lane, bits_of_tile(p, &w, t, lane, valid));
             __syncwarp();
-            if (lane == 0) mbar_arrive(at_barrier(base, NOTES_FULL + tile % NOTES));
+            if (lane == 0) mbar_arrive(at_barrier(base, SCATTER_FULL + tile % SCATTER_STAGES));
         }
 }
 #endif

@@ -27,13 +27,13 @@
  * 320..351, S of rope 352..383, dKV as below.
  *
  * Joined lists: the 128 rows are heads of 2, 4 or 8 neighbouring queries, and slots are entries of their joined list
- * (group.h); a group whose values are not all finite takes several turns over queries.
+ * (group.h); a group whose values are not all finite takes several rounds over queries.
  *
  * f16: P and dS of a tile have a power of two in common, which all rows of the work tile share (words.h).
  *
- * Roles: warps 0..3 scores (P, dS), 4..7 gradients (dKV, dQ out), 8 products (even CTA; one thread), 9 copies, 10 notes
- * (where a slot's gradient goes, which slots are valid). Between work tiles warps 0..7 bring Q^T and dO^T (operands.h).
- * Registers: at most 168 a thread, no spills. Tensor memory, shared memory, barriers: layout.h.
+ * Roles: warps 0..3 scores (P, dS), 4..7 gradients (dKV, dQ out), 8 products (even CTA; one thread), 9 copies, 10
+ * scatter lists (where a slot's gradient goes, which slots are valid). Between work tiles warps 0..7 bring Q^T and dO^T
+ * (operands.h). Registers: at most 168 a thread, no spills. Tensor memory, shared memory, barriers: layout.h.
  *
  * Tensor memory, columns     0    64   128   192   256    320  352  384     448     511
  *     first pass           | Q^T 0, 1 | dO^T 0, 1 | rope | S | dP | dKV 0 | dKV 1 |
@@ -42,7 +42,7 @@
  * Slots that are not valid: K rows are zeros (their row is outside of the map), P = dS = 0, no gradient leaves. Empty
  * rows: P = dS = 0 by choice, Q^T and dO^T zeros, dQ zero. Variants `_det` store each gradient as a row instead of
  * adding it; kernels/smxx/mla_bwd_sort.cu and mla_bwd_sum.cu add the rows up in a fixed order. Row states come from
- * mla_bwd_prepare.cu. Counts, layouts and what was weighed: docs/kernels/mla_bwd_sm100.md. */
+ * mla_bwd_prepare.cu. Counts, layouts and choices: docs/kernels/mla_bwd_sm100.md. */
 #include "kernels/sm100/mla_bwd/layout.h"
 #if CFG_JOINED
 #include "kernels/sm100/mla_bwd/group.h"
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
         const int warps8 = more8 || x == OTHER_EMPTY || x == S_EMPTY || x == DP_EMPTY || x == P_FULL ||
                            x == DS_FULL || x == SUM_EMPTY || x == SUM_EMPTY + 1;
         int count = x == CELLS_FULL ? 16 : x == DS_STORED ? 4 : warps8 ? 8 : 1;
-        if (x >= NOTES_EMPTY) count = WORDS && x < WORDS_FULL ? 13 : 8;
+        if (x >= SCATTER_EMPTY) count = WORDS && x < WORDS_FULL ? 13 : 8;
         mbar_init(at_barrier(base, x), count);
     }
     mbar_init_fence();
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
 /* Warps 0..7: operands, then scores or gradients of each work tile. */
 static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm100 *p, uint32_t base, uint32_t tm,
                                                       int rank) {
-    uint32_t n = 0, tile = 0, done = 0, sum = 0, turns = 0; /* of dQ */
+    uint32_t n = 0, tile = 0, done = 0, sum = 0, rounds = 0; /* of dQ */
     struct work w;
     for (int64_t x = first_work(); next_work(&p->bwd, &w, x); x += work_step(), n++) {
         named_sync(CELLS_BARRIER, CELLS_THREADS); /* dQ of the work tile before has left tensor memory */
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm
             run_scores(p, &w, base, tm, rank, tile, done);
         } else {
             const uint32_t words = run_gradients(&p->bwd, &w, base, tm, rank, tile, &sum);
-            if (p->bwd.dq.data) run_turns_of_dq(&p->bwd, &w, base, tm, rank, words, &turns);
+            if (p->bwd.dq.data) run_rounds_of_dq(&p->bwd, &w, base, tm, rank, words, &rounds);
         }
         tile += (uint32_t)w.tiles, done += (uint32_t)(w.tiles + (!STACKED && p->bwd.dq.data));
     }
@@ -102,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(KP_SM100_THREADS, 1)
         run_products(&p.bwd, base, tm);
     else if (warp == WARP_COPIES)
         run_copies(&p, base, rank);
-    else if (warp == WARP_NOTES)
-        run_notes(&p.bwd, base);
+    else if (warp == WARP_SCATTER)
+        run_scatter_list(&p.bwd, base);
     __syncwarp();
     cluster_sync();
     if (warp == WARP_PRODUCTS) tc_free(tm, TM_COLUMNS);

@@ -16,7 +16,7 @@ static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd 
 #pragma unroll
     for (int k = 0; k < HEADS / 32; k++) {
         const int64_t state = state_of_row(p, w, 32 * k + lane_of());
-        const float lse2 = state >= 0 ? ((const struct kp_mla_row *)p->rows)[state].lse2 : INF;
+        const float lse2 = state >= 0 ? ((const struct kp_mla_row *)p->row_stats)[state].lse2 : INF;
         a.word[k] = __ballot_sync(~0u, lse2 != INF);
     }
     return a;

@@ -90,8 +90,8 @@ static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32
 
 /* Counts of what has been started, over all work tiles. */
 struct progress {
-    uint32_t stage, tile, sum, turn; /* stages of K, tiles of pass 1, accumulators of dKV, turns of dQ */
-    uint32_t words;                  /* of this work tile's tiles, as one */
+    uint32_t stage, tile, sum, round; /* stages of K, tiles of pass 1, accumulators of dKV, rounds of dQ */
+    uint32_t words;                   /* of this work tile's tiles, as one */
 };
 
 /* S and dP of the tile whose K comes next. */
@@ -116,42 +116,42 @@ static __device__ __forceinline__ void scores_of_tile(uint32_t base, uint32_t tm
 }
 
 /* dKV^T or its rope of a tile, X^T P or X^T dS: over all rows, or over those of query r. */
-static __device__ __forceinline__ void start_turn(const struct kp_mla_bwd *p, const struct work *w, uint32_t to,
-                                                  uint32_t a, uint32_t shared, uint32_t shape, int add,
-                                                  const struct turns *x, int r) {
+static __device__ __forceinline__ void start_round(const struct kp_mla_bwd *p, const struct work *w, uint32_t to,
+                                                   uint32_t a, uint32_t shared, uint32_t shape, int add,
+                                                   const struct rounds *x, int r) {
     if (x->whole)
         start_sum(to, a, shared, shape, add, steps_of_rows(w));
     else
         start_sum_of_query(to, a, shared, shape, add, r, HEADS / 16 / lists_of(p)->group);
 }
 
-/* dKV^T of a tile t: 128 columns d of each CTA at a time, then the rope; of joined lists in one turn or several, which
+/* dKV^T of a tile t: 128 columns d of each CTA at a time, then the rope; of joined lists in one round or several, which
  * shows with dS. The products with P that are under way then begin anew. */
 static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, const struct work *w, int t,
                                                     uint32_t base, uint32_t tm, struct progress *n, int wanted) {
-    struct turns turns = turns_of_tile(p, w, t, 0);
+    struct rounds rounds = rounds_of_tile(p, w, t, 0);
     await_pair(base, P_FULL, n->tile);
     if (!wanted) await_ds(base, n->tile);
     int first = 1;
 #pragma unroll 1
-    for (int r = turns.from; wanted && r < turns.until; r++)
+    for (int r = rounds.from; wanted && r < rounds.until; r++)
 #pragma unroll 1
         for (int u = 0; u < SUMS; u++, n->sum++, first = 0) {
             const uint32_t to = tm + TM_SUM + n->sum % 2 * 64;
             const int rope = u == 2;
             await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
             tc_after();
-            if (!rope) start_turn(p, w, to, tm + TM_OT + HEAD_COLUMNS * u, base + AT_P, SHAPE_SUM, 0, &turns, r);
+            if (!rope) start_round(p, w, to, tm + TM_OT + HEAD_COLUMNS * u, base + AT_P, SHAPE_SUM, 0, &rounds, r);
             if (first) {
                 await_ds(base, n->tile);
                 tc_after();
             }
             if (JOINED && first && word_of_tile(base, n->tile) & WORD_ODD) {
-                turns = turns_of_tile(p, w, t, 1);
-                start_turn(p, w, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &turns, r);
+                rounds = rounds_of_tile(p, w, t, 1);
+                start_round(p, w, to, tm + TM_OT, base + AT_P, SHAPE_SUM, 0, &rounds, r);
             }
-            start_turn(p, w, to, tm + (rope ? TM_ROPE : TM_QT + HEAD_COLUMNS * u), base + AT_DS,
-                       rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &turns, r);
+            start_round(p, w, to, tm + (rope ? TM_ROPE : TM_QT + HEAD_COLUMNS * u), base + AT_DS,
+                        rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope, &rounds, r);
             tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
         }
     const uint32_t before = t > 0 ? n->words : 0;
@@ -164,18 +164,18 @@ static __device__ __forceinline__ void sums_of_tile(const struct kp_mla_bwd *p, 
         tc_commit(at_barrier(base, KT_EMPTY));
     }
     tc_commit(at_barrier(base, PDS_EMPTY));
-    if (WORDS) free_note_of_both(base, n->tile);
+    if (WORDS) free_scatter_of_both(base, n->tile);
     n->tile++;
 }
 
-/* dQ of the work tile, turn by turn; each one's is read before the next begins. */
-static __device__ __forceinline__ void turns_of_pass(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                     uint32_t tm, struct progress *n) {
-    const struct turns turns = turns_of_dq(w, n->words & WORD_ODD);
+/* dQ of the work tile, round by round; each one's is read before the next begins. */
+static __device__ __forceinline__ void rounds_of_pass(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                      uint32_t tm, struct progress *n) {
+    const struct rounds rounds = rounds_of_dq(w, n->words & WORD_ODD);
 #pragma unroll 1
-    for (int r = turns.from; r < turns.until; r++, n->turn++) {
-        const int2 tiles = tiles_of_turn(p, w, r);
-        if (JOINED) await_pair(base, DQ_EMPTY, n->turn - 1);
+    for (int r = rounds.from; r < rounds.until; r++, n->round++) {
+        const int2 tiles = tiles_of_round(p, w, r);
+        if (JOINED) await_pair(base, DQ_EMPTY, n->round - 1);
         for (int t = tiles.x; t < tiles.y; t++, n->stage++) {
             const uint32_t stage = n->stage % STAGES;
             await(base, K_FULL + stage, n->stage / STAGES);
@@ -204,7 +204,7 @@ static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, 
         if (STACKED && with_dq)
             tc_commit(at_barrier(base, DQ_FULL));
         else if (with_dq)
-            turns_of_pass(p, &w, base, tm, &n);
+            rounds_of_pass(p, &w, base, tm, &n);
     }
 }
 #endif

@@ -56,7 +56,7 @@ static __device__ __forceinline__ int row_of_slot(const struct kp_mla_bwd *, con
     return map_row(&w->slots, t * KEYS + slot, row0);
 }
 /* Deterministic: rows that a work tile's slots may leave; nothing to say which of them. */
-static __device__ __forceinline__ int64_t places_of(const struct kp_mla_bwd *p) { return p->in.topk; }
+static __device__ __forceinline__ int64_t rows_of_work(const struct kp_mla_bwd *p) { return p->in.topk; }
 static __device__ __forceinline__ void list_entries(const struct kp_mla_bwd *, const struct work *, int, const int *) {}
 /* Word `word` of a tile's bits; valid: of slots 32 k .. */
 static __device__ __forceinline__ uint32_t bits_of_tile(const struct kp_mla_bwd *, const struct work *, int, int word,
@@ -64,21 +64,22 @@ static __device__ __forceinline__ uint32_t bits_of_tile(const struct kp_mla_bwd 
     return word ? valid[1] : valid[0];
 }
 
-/* ---- in how many turns rows of the work tile are summed: one ---- */
+/* ---- in how many rounds rows of the work tile are summed: one ---- */
 
-struct turns {
+struct rounds {
     int from, until, whole;
 };
-static __device__ __forceinline__ struct turns turns_of_tile(const struct kp_mla_bwd *, const struct work *, int, int) {
-    struct turns x = {0, 1, 1};
+static __device__ __forceinline__ struct rounds rounds_of_tile(const struct kp_mla_bwd *, const struct work *, int,
+                                                               int) {
+    struct rounds x = {0, 1, 1};
     return x;
 }
-static __device__ __forceinline__ struct turns turns_of_dq(const struct work *, int) {
-    struct turns x = {0, 1, 1};
+static __device__ __forceinline__ struct rounds rounds_of_dq(const struct work *, int) {
+    struct rounds x = {0, 1, 1};
     return x;
 }
-/* Tiles of a turn of dQ: from x on, before y. */
-static __device__ __forceinline__ int2 tiles_of_turn(const struct kp_mla_bwd *, const struct work *w, int) {
+/* Tiles of a round of dQ: from x on, before y. */
+static __device__ __forceinline__ int2 tiles_of_round(const struct kp_mla_bwd *, const struct work *w, int) {
     return make_int2(0, w->tiles);
 }
 #endif

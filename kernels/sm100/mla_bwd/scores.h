@@ -22,22 +22,23 @@ static __device__ __forceinline__ void pack_row(uint4 y[CHUNKS], const float x[T
 /* To the CTA that has these keys: row `head` of all, 64 bytes, swizzled. */
 static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int half, int head, const uint4 y[CHUNKS]) {
     const uint32_t row = rows + (uint32_t)(rank * CTA_HEADS + head) * 64,
-                   turn = (uint32_t)((head >> 1 & 3) ^ score_key() / 8) << 4;
+                   swizzle = (uint32_t)((head >> 1 & 3) ^ score_key() / 8) << 4;
     if (half == rank) {
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ turn), y[c]);
+        for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ swizzle), y[c]);
     } else {
         const uint32_t there = cluster_address(row, (uint32_t)half);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++) cluster_store128(there + (16 * c ^ turn), y[c]);
+        for (int c = 0; c < CHUNKS; c++) cluster_store128(there + (16 * c ^ swizzle), y[c]);
     }
 }
 
 /* Stacked: dS once again, for dQ^T: row `head` of the CTA's, 64 keys. */
 static __device__ __forceinline__ void store_row_of_ds(uint32_t rows, int half, int head, const uint4 y[CHUNKS]) {
-    const uint32_t row = rows + (uint32_t)head * 128, turn = (uint32_t)((4 * half + score_key() / 8) ^ head % 8) << 4;
+    const uint32_t row = rows + (uint32_t)head * 128, swizzle = (uint32_t)((4 * half + score_key() / 8) ^ head % 8)
+                                                                << 4;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ turn), y[c]);
+    for (int c = 0; c < CHUNKS; c++) shared_store128(row + (16 * c ^ swizzle), y[c]);
 }
 
 /* Stacked: S and dP of the thread's keys. Lanes 0..15 of a warp have S of 16 heads and 32 keys, lanes 16..31 dP of the
@@ -90,9 +91,9 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
     else
         sum_lanes<32>(y);
     if (w->entries < 0) {
-        const int2 place = place_apart(p, w, t);
-        if (place.x != query) return;
-        t = place.y;
+        const int2 tile_in_list = tile_apart(p, w, t);
+        if (tile_in_list.x != query) return;
+        t = tile_in_list.y;
     }
     float *to = (float *)p->part_dist + ((part * p->n + w->number) * j->group + query) * (j->bits - j->keys);
     to += t * KEYS + score_half() * CTA_KEYS + (half_warps ? lane % 16 : lane);
@@ -174,11 +175,11 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
     const uint32_t cells = tm + ((uint32_t)warp << 21);
     float4 row = make_float4(INF, 0, 0, 0);
     const int64_t state = state_of_row(p, w, rank * CTA_HEADS + head);
-    if (state >= 0) row = ((const float4 *)p->rows)[state];
+    if (state >= 0) row = ((const float4 *)p->row_stats)[state];
     const float scale = p->in.scale, g = row.y, shift = row.z;
     const int empty = row.x == INF;
     uint32_t words = 0; /* of the work tile's tiles so far */
-    const uint32_t bits = NOTE_KEYS + 8 * (uint32_t)query_of_row(p, rank * CTA_HEADS + head) + 4 * (uint32_t)half;
+    const uint32_t bits = SCATTER_BITS + 8 * (uint32_t)query_of_row(p, rank * CTA_HEADS + head) + 4 * (uint32_t)half;
     /* this CTA's dS of the work tile: [tile][its heads][64 keys] */
     uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (DS_STAGE / 16) + head * 8 + half * 4 +
                 score_key() / 8;
@@ -187,10 +188,10 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
         float x[THREAD_KEYS];
         uint32_t word[THREAD_KEYS], dp[THREAD_KEYS];
         uint4 y[CHUNKS];
-        await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
-        uint32_t on = empty ? 0 : shared_load32(base + AT_NOTES + tile % NOTES * NOTE + bits);
+        await(base, SCATTER_FULL + tile % SCATTER_STAGES, tile / SCATTER_STAGES);
+        uint32_t on = empty ? 0 : shared_load32(base + AT_SCATTER + tile % SCATTER_STAGES * SCATTER_STAGE + bits);
         if (STACKED) on >>= score_key();
-        tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
+        tell_read(base, -1, SCATTER_EMPTY + tile % SCATTER_STAGES);
         await(base, S_FULL, tile);
         tc_after();
         if (STACKED) {

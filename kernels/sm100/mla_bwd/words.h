@@ -11,7 +11,7 @@
  * products of dQ^T of the tile divide what is there (scale-input-d).
  *
  * Words stand before WORDS_FULL (f16; scores alone wait there) and before DS_FULL; who else reads them frees the tile's
- * note in both CTAs. */
+ * scatter list in both CTAs. */
 #ifndef ATTN_SM100_MLA_BWD_WORDS_H
 #define ATTN_SM100_MLA_BWD_WORDS_H
 #include "kernels/device/f16_scale.h"
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
         tell_written(base, DS_FULL);
         return;
     }
-    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % NOTES));
+    const uint32_t barrier = at_barrier(base, DS_FULL + (int)(tile % SCATTER_STAGES));
     async_fence_cluster();
     __syncwarp();
     if (lane_of() != 0) return;
@@ -41,20 +41,20 @@ static __device__ __forceinline__ void tell_ds(uint32_t base, uint32_t tile) {
 }
 static __device__ __forceinline__ void await_ds(uint32_t base, uint32_t tile) {
     if (WORDS)
-        await_pair(base, DS_FULL + (int)(tile % NOTES), tile / NOTES);
+        await_pair(base, DS_FULL + (int)(tile % SCATTER_STAGES), tile / SCATTER_STAGES);
     else
         await_pair(base, DS_FULL, tile);
 }
 /* A warp of scores leaves its word. */
 static __device__ __forceinline__ void leave_word(uint32_t base, int rank, uint32_t tile, uint32_t word) {
-    const uint32_t cell = base + AT_WORDS + TILE_WORDS * (tile % NOTES) + 4 * (uint32_t)(4 * rank + warp_of());
+    const uint32_t cell = base + AT_WORDS + TILE_WORDS * (tile % SCATTER_STAGES) + 4 * (uint32_t)(4 * rank + warp_of());
     if (lane_of() != 0) return;
     shared_store32(cell, word);
     cluster_store32(cluster_address(cell, 1 - (uint32_t)rank), word);
 }
 /* The tile's word, for who has waited for dS; a warp of scores: for WORDS_FULL. */
 static __device__ __forceinline__ uint32_t word_of_tile(uint32_t base, uint32_t tile) {
-    const uint32_t cells = base + AT_WORDS + TILE_WORDS * (tile % NOTES);
+    const uint32_t cells = base + AT_WORDS + TILE_WORDS * (tile % SCATTER_STAGES);
     const uint4 x = shared_load128(cells), y = shared_load128(cells + 16);
     return fold_words(fold_words(fold_words(x.x, x.y), fold_words(x.z, x.w)),
                       fold_words(fold_words(y.x, y.y), fold_words(y.z, y.w)));
@@ -70,9 +70,9 @@ static __device__ __forceinline__ uint32_t exchange_words(uint32_t base, uint32_
     await_pair(base, WORDS_FULL, tile);
     return word_of_tile(base, tile);
 }
-/* One thread: it has read the words, and of a note what it wants. */
-static __device__ __forceinline__ void free_note_of_both(uint32_t base, uint32_t tile) {
-    const uint32_t barrier = at_barrier(base, NOTES_EMPTY + (int)(tile % NOTES));
+/* One thread: it has read the words, and of a scatter list what it wants. */
+static __device__ __forceinline__ void free_scatter_of_both(uint32_t base, uint32_t tile) {
+    const uint32_t barrier = at_barrier(base, SCATTER_EMPTY + (int)(tile % SCATTER_STAGES));
     cluster_arrive(cluster_address(barrier, 0));
     cluster_arrive(cluster_address(barrier, 1));
 }

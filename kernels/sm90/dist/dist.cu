@@ -87,7 +87,7 @@ struct work {
     const int32_t *queries; /* APART: of items */
 };
 struct piece {
-    struct item w;
+    struct work_tile w;
     int first, last; /* tiles of the item that the list has from first to last - 1 */
     struct slots s;
     struct joined_group g; /* JOINED, and its number */
@@ -115,8 +115,8 @@ static __device__ __forceinline__ struct work work_of(const launched *kp) {
     k.whole = queries / gridDim.x;
     k.left = queries - (uint32_t)k.whole * gridDim.x;
 #elif !defined CFG_JOINED
-    k.whole = kp->items / gridDim.x;
-    k.left = kp->items - k.whole * gridDim.x;
+    k.whole = kp->work_tiles / gridDim.x;
+    k.left = kp->work_tiles - k.whole * gridDim.x;
 #endif
     return k;
 }
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void fill_whole(struct producer *c, const stru
 static __device__ __forceinline__ void fill_q(const struct producer *c, const params *kp, const struct piece *y,
                                               int x) {
     const struct kp_mla *p = &kp->in;
-    const struct item *w = &y->w;
+    const struct work_tile *w = &y->w;
     const int t = producer_thread() & 63, wide = p->q.chunk == 16;
     const uint16_t *base =
         (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * GROUP * 64;

@@ -168,7 +168,7 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
 /* What the warpgroup needs of its work tile is in shared memory: {dq of the first head; heads that exist; tiles}, {sums
  * for dist of its first slot; states of the heads}. One thread. */
 template <int W>
-static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count index, const struct item *w,
+static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count index, const struct work_tile *w,
                                                  uint32_t shared) {
     const uint64_t dq = in_parts(p)
                             ? p->part_dq + (uint64_t)(index * CTAS + rank_of()) * (64 * 4 * D)
@@ -192,18 +192,18 @@ template <int W>
 static __device__ __forceinline__ void keep_work_of(const struct kp_mla_bwd *p, count index, uint32_t shared) {
     named_sync(1 + W, 128); /* the last work tile's are read */
     if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, index);
+        const struct work_tile w = work_of(p, index);
         keep_rows<W>(p, index, &w, shared);
-        if (PAIRS) {
+        if (STORED_ROWS) {
             uint64_t row = index;
 #ifdef CFG_JOINED
-            row *= (uint32_t)p->share; /* stored rows of a group; work tiles are whole */
+            row *= (uint32_t)p->group_rows; /* stored rows of a group; work tiles are whole */
 #else
             int from = 0;
             if (in_parts(p)) part_of(p, index, 0, &from), row /= (uint32_t)p->parts;
             row = row * (uint32_t)p->in.topk + (uint32_t)from;
 #endif
-            keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row);
+            keep4(shared + SUMS_AT + 16 * W, p->stored_rows + row * (2 * D), p->units + row);
         } else {
             keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
         }

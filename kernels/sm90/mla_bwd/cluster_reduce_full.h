@@ -55,7 +55,7 @@ static __device__ __forceinline__ void expect_for_rows(uint32_t shared, uint32_t
 
 /* The i-th filling of the other CTA's stages of W. */
 template <int W>
-static __device__ __forceinline__ void send_summed(uint32_t shared, const float a[16], const struct places *to,
+static __device__ __forceinline__ void send_summed(uint32_t shared, const float a[16], const struct scatter_dst *to,
                                                    uint32_t n, uint32_t i) {
     const uint32_t bar = full_of((uint32_t)recompute((int)shared), W, i);
     const uint32_t there = cluster_address(bar, rank_of() ^ 1);
@@ -83,7 +83,7 @@ static __device__ __forceinline__ float power_of(int exponent) { /* 2^exponent, 
 /* What both CTAs' sums of slot g + 8 r are multiplied by to be added, 2^(own - both) and 2^(other - both), as the
  * halves of factor[r]: of their bounds the larger one, doubled, is that of their sum. unit: of `tile` it is told, in
  * sums. */
-static __device__ __forceinline__ void find_factors(struct places *to, uint32_t sums, int tile, int unit) {
+static __device__ __forceinline__ void find_factors(struct scatter_dst *to, uint32_t sums, int tile, int unit) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int own = (int)(to->exponents >> 8 * r & 255), other = (int)(to->exponents >> (8 * r + 16) & 255);
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void find_factors(struct places *to, uint32_t 
     }
 }
 /* b and what the other CTA has sent, y[r] of slot g + 8 r, to the slots' rows. */
-static __device__ __forceinline__ void store_both(const float b[16], const uint4 y[2], const struct places *to,
+static __device__ __forceinline__ void store_both(const float b[16], const uint4 y[2], const struct scatter_dst *to,
                                                   uint32_t column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void store_both(const float b[16], const uint4
 }
 /* b and the i-th filling, of a stage of W, the fifth of one of 0, to the slots' rows. */
 template <int W>
-static __device__ __forceinline__ void take_summed(uint32_t shared, const float b[16], struct places *to,
+static __device__ __forceinline__ void take_summed(uint32_t shared, const float b[16], struct scatter_dst *to,
                                                    uint32_t column, uint32_t n, uint32_t i, int tile) {
     const uint32_t from = i == 4 ? 0 : W;
     uint4 y[2];
@@ -133,7 +133,7 @@ static __device__ __forceinline__ void take_summed(uint32_t shared, const float 
 /* Unit K of a tile, whose products, in a, have been started. */
 template <int W, int K>
 static __device__ __forceinline__ void do_summed(uint32_t shared, float a[16], float b[16], const struct tile *t,
-                                                 struct places *to, uint32_t n, int last, int tile) {
+                                                 struct scatter_dst *to, uint32_t n, int last, int tile) {
     constexpr uint32_t x = summed_slice(W, K), i = filling_of(W, K);
     if (K + 1 < SUMMED_UNITS) start_summed(b, t, W, K + 1, rank_of());
     wgmma_wait(K + 1 < SUMMED_UNITS ? 1 : 0);

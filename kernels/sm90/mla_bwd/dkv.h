@@ -11,7 +11,7 @@
 /* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
  * of pairs follow one another: the first says where, and on has a bit for each. */
 struct target {
-    uint64_t address[PAIRS ? 1 : 4];
+    uint64_t address[STORED_ROWS ? 1 : 4];
     uint32_t on; /* and, from bit 8 on, the tile's power of two in f16 */
 };
 /* Bytes from the first of 32 columns to the lane's. */
@@ -20,20 +20,20 @@ static __device__ __forceinline__ uint64_t lane_columns(int thread) {
     return 4 * (uint64_t)(uint32_t)(8 * (2 * (g & 1) + (t & 1)) + 4 * (t >> 1));
 }
 
-/* sums: where the work tile's are kept; tile: of them; note: the place of the tile's kv rows. */
+/* sums: where the work tile's are kept; tile: of them; buf: which buffer has the kv rows. */
 static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, struct target *to, uint32_t shared,
-                                                   uint32_t sums, uint32_t tile, uint32_t note) {
+                                                   uint32_t sums, uint32_t tile, uint32_t buf) {
     const int thread = recompute((int)threadIdx.x), first = (thread >> 5 & 3) * 16 + (thread >> 2 & 6);
     const uint64_t base = kept(sums) + lane_columns(thread);
-    if (PAIRS) to->address[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
+    if (STORED_ROWS) to->address[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
     to->on = 0;
-    if (SCALED) to->on = (uint32_t)exponent_at(shared, note) << 8;
+    if (SCALED) to->on = (uint32_t)exponent_at(shared, buf) << 8;
 #pragma unroll
     for (int x = 0; x < 4; x++) {
         const int slot = first + (x & 1) + 8 * (x >> 1);
-        const int row = (int)shared_load32(shared + NOTE_AT + 256 * note + 4 * (uint32_t)slot);
+        const int row = (int)shared_load32(shared + SLOT_ROWS_AT + 256 * buf + 4 * (uint32_t)slot);
         const int on = row >= 0 && p->dkv.data;
-        if (PAIRS)
+        if (STORED_ROWS)
             to->on |= (uint32_t)on << x;
         else
             to->address[x] = on ? base + 4 * (uint64_t)(row * p->sum.row) : 1;
@@ -123,7 +123,7 @@ static __device__ __forceinline__ void emit(const float d[16], const struct targ
         for (int i = 0; i < 2; i++) {
 #pragma unroll
             for (int e = 0; SCALED && e < 4; e++) line[i][e] *= power_of_two(-(int)(to->on >> 8));
-            if (PAIRS) {
+            if (STORED_ROWS) {
                 store4((float *)to->address[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
             } else {
                 const uint64_t row = to->address[2 * r + i];

@@ -27,11 +27,11 @@ constexpr uint32_t FIRST_TILE_AT = QUERIES_AT + 128;
 constexpr uint32_t ORDER_AT = FIRST_TILE_AT + 4, ORDERED = 128;
 static_assert(ORDER_AT + ORDERED <= STATE_AT, "the place of P' sums holds it");
 
-typedef struct item work_tile;
-constexpr uint32_t GROUP_AT = ITEM_AT;
+typedef struct work_tile work_tile;
+constexpr uint32_t GROUP_AT = WORK_AT;
 /* Of the work tile that producers have. */
 static __device__ __forceinline__ count index_of(const struct kp_mla_bwd *p, uint32_t shared) {
-    return item_at(p, shared_load32(shared + GROUP_AT + 56));
+    return work_tile_index(p, shared_load32(shared + GROUP_AT + 56));
 }
 
 static __device__ __forceinline__ const int32_t *words_of(const struct kp_mla_bwd *p, const work_tile *w) {
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void order_tiles(const struct kp_mla_bwd *p, u
 }
 /* The tile that comes at place t. */
 static __device__ __forceinline__ int tile_in_order(const struct kp_mla_bwd *p, uint32_t shared, int t) {
-    if (PAIRS || !p->posts || shared_load32(shared + GROUP_AT + 8) > 64 * ORDERED) return t;
+    if (STORED_ROWS || !p->checkpoints || shared_load32(shared + GROUP_AT + 8) > 64 * ORDERED) return t;
     if (t == 0) order_tiles(p, shared);
     return (int)shared_load8(shared + ORDER_AT + (uint32_t)t);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of pingpong.cu over joined lists (joined.h): P^T and dS^T of the queries that have an entry, and the exact way
+ * Part of pingpong.cu over joined lists (joined.h): P^T and dS^T of the queries that have an entry, and the exact path
  * of tiles with a score or dP that is not finite.
  */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
@@ -12,14 +12,14 @@ static_assert(STATES_AHEAD, "the last states are loaded under S");
 
 /* Which queries have entries g (bit 0 on) and g + 8 (bit 16 on) of the warp, the query of the lane's first head first;
  * with 4 heads a query, lanes t / 2 = 1 of a quad have the second query's. */
-static __device__ __forceinline__ uint32_t own_bits(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note) {
+static __device__ __forceinline__ uint32_t own_bits(const struct kp_mla_bwd *p, uint32_t shared, uint32_t buf) {
     const uint32_t entry = 16 * (uint32_t)warp_of() + ((uint32_t)lane_of() >> 2);
-    const uint32_t bits = bits_of(shared, note, entry) | bits_of(shared, note, entry + 8) << 16;
+    const uint32_t bits = bits_of(shared, buf, entry) | bits_of(shared, buf, entry + 8) << 16;
     return bits >> query_of(p, 2 * (lane_of() & 3));
 }
 
 /* Whether all scores and dP of the warp are finite. A product stands for its two factors: it is finite only if they
- * are, or beyond f32 as well, and then the exact way is taken without need. */
+ * are, or beyond f32 as well, and then the exact path is taken without need. */
 static __device__ __forceinline__ int are_finite(const float y[64]) {
     float sum[2] = {0, 0};
 #pragma unroll
@@ -29,18 +29,18 @@ static __device__ __forceinline__ int are_finite(const float y[64]) {
 
 #if CFG_CTAS == 2
 /* As valid_slots: which of the entries g, g + 8 the CTA's query has. */
-static __device__ __forceinline__ uint32_t entries_of_query(uint32_t shared, uint32_t note) {
+static __device__ __forceinline__ uint32_t entries_of_query(uint32_t shared, uint32_t buf) {
     const uint32_t entry = 16 * (uint32_t)warp_of() + ((uint32_t)lane_of() >> 2);
-    return bits_of(shared, note, entry) | bits_of(shared, note, entry + 8) << 8;
+    return bits_of(shared, buf, entry) | bits_of(shared, buf, entry + 8) << 8;
 }
-/* For all warps whether the tile takes the exact way, before publish_ds. */
-static __device__ __forceinline__ void note_exact_way(uint32_t shared, const float y[64]) {
+/* For all warps whether the tile takes the exact path, before publish_ds. */
+static __device__ __forceinline__ void flag_exact_path(uint32_t shared, const float y[64]) {
     const int finite = are_finite(y);
     if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)warp_of(), (uint32_t)!finite);
 }
 /* Where the sums of P' of the tile's first entry go. */
-template <int W> static __device__ __forceinline__ uint64_t dist_of_entries(uint32_t shared, uint32_t note) {
-    return kept(shared + ROWS_AT + 32 * W + 16) + 4 * (uint64_t)shared_load32(shared + PLACE_AT + 4 * note);
+template <int W> static __device__ __forceinline__ uint64_t dist_of_entries(uint32_t shared, uint32_t buf) {
+    return kept(shared + ROWS_AT + 32 * W + 16) + 4 * (uint64_t)shared_load32(shared + PLACE_AT + 4 * buf);
 }
 #else
 /* For dist: f32 [64 entries][8][4], P' of two heads side by side, in the place of P^T; the eight stand ^ (entry % 8).
@@ -50,13 +50,13 @@ static __device__ __forceinline__ uint32_t pairs_at(uint32_t shared) {
     return shared + P_AT + 128 * entry + 16 * (entry & 7) + 4 * (lane & 3);
 }
 
-/* As form_cells; and for all warps whether the tile takes the exact way, before publish_ds. */
+/* As form_cells; and for all warps whether the tile takes the exact path, before publish_ds. */
 static __device__ __forceinline__ void form_joined(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
-                                                   uint32_t note, struct tile *to, const uint4 last[2]) {
+                                                   uint32_t buf, struct tile *to, const uint4 last[2]) {
     const int finite = are_finite(y);
     if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)warp_of(), (uint32_t)!finite);
     const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3), pairs = pairs_at(shared);
-    const uint32_t bits = own_bits(p, shared, note);
+    const uint32_t bits = own_bits(p, shared, buf);
     const float unit = p->in.scale;
     uint4 now[2] = {last[0], last[1]};
 #pragma unroll
@@ -94,12 +94,12 @@ static __device__ __forceinline__ void form_joined(uint32_t shared, const struct
 
 /* The warp's sums of P' of each query to memory, from the pairs that form_joined has left. */
 template <int W>
-static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note) {
+static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_bwd *p, uint32_t shared, uint32_t buf) {
     const struct kp_mla_joined *joined = joined_of(p);
     const uint32_t lane = (uint32_t)lane_of(), entry = 16 * (uint32_t)warp_of() + (lane & 15);
-    const uint32_t from = shared + P_AT + 128 * entry, bits = bits_of(shared, note, entry);
+    const uint32_t from = shared + P_AT + 128 * entry, bits = bits_of(shared, buf, entry);
     const uint32_t pairs = 1u << joined->shift >> 1; /* of a query */
-    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * note) + entry;
+    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * buf) + entry;
     __syncwarp();
 #pragma unroll 1
     for (uint32_t query = lane >> 4; query < (uint32_t)joined->group; query += 2) {
@@ -114,21 +114,22 @@ static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_b
 }
 #endif
 #if CFG_CTAS == 2
-/* Chunk of 16 bytes and place of columns column, + 1 of a slice of Q or dO, woven (producers.h). */
-static __device__ __forceinline__ uint32_t woven_pair(uint32_t first, uint32_t slice, uint32_t row, uint32_t column) {
+/* Chunk of 16 bytes and place of columns column, + 1 of a slice of Q or dO, interleaved (producers.h). */
+static __device__ __forceinline__ uint32_t interleaved_pair(uint32_t first, uint32_t slice, uint32_t row,
+                                                            uint32_t column) {
     if (slice >= 8) return pair_of(first + slice * Q_STEP, row, column);
     const uint32_t mine = column >> 5 == rank_of();
     return pair_of(first + ((slice + mine) & 7) * Q_STEP, row, (column & 31) + 32 * mine);
 }
 /* dKV of the warp's entries that the query has, from its own heads, straight to memory; P comes from its registers. */
 static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
-                                                       uint32_t note, const uint32_t probs[16]) {
+                                                       uint32_t buf, const uint32_t probs[16]) {
     const uint32_t lane = (uint32_t)lane_of();
 #pragma unroll 1
     for (uint32_t i = 0; i < 16; i++) {
         const uint32_t entry = 16 * (uint32_t)warp_of() + i;
-        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
-        if (key < 0 || !p->dkv.data || !bits_of(shared, note, entry)) continue;
+        const int32_t key = (int32_t)shared_load32(shared + SLOT_ROWS_AT + 256 * buf + 4 * entry);
+        if (key < 0 || !p->dkv.data || !bits_of(shared, buf, entry)) continue;
         const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
 #pragma unroll 1
         for (uint32_t slice = 0; slice < SLICES; slice++) {
@@ -141,11 +142,11 @@ static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *
                     const uint32_t row = 8 * j + e, two = __shfl_sync(~0u, word, (int)(4 * (i & 7) + e / 2));
                     const float ds = cell_of(shared + DS_AT, entry, row);
                     const float prob = unpack16(TYPE, e & 1 ? two >> 16 : two & 0xffff);
-                    const uint32_t q = woven_pair(shared + Q_AT, slice, row, 2 * lane);
+                    const uint32_t q = interleaved_pair(shared + Q_AT, slice, row, 2 * lane);
                     x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
                     y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
                     if (slice >= V_SLICES) continue;
-                    const uint32_t o = woven_pair(shared + DOUT_AT, slice, row, 2 * lane);
+                    const uint32_t o = interleaved_pair(shared + DOUT_AT, slice, row, 2 * lane);
                     x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
                     y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
                 }
@@ -160,15 +161,15 @@ static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *
 /* dKV of the warp's entries, straight to memory: in the order of columns of scatter_add.h. P^T goes to P_AT, where
  * nobody else has anything. */
 static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
-                                                       uint32_t note, const uint32_t probs[16]) {
+                                                       uint32_t buf, const uint32_t probs[16]) {
     const uint32_t own = own_rows(shared + P_AT), lane = (uint32_t)lane_of();
 #pragma unroll
     for (uint32_t kk = 0; kk < 4; kk++) store_matrix4(own ^ (kk << 5), probs + 4 * kk);
     __syncwarp();
 #pragma unroll 1
     for (uint32_t i = 0; i < 16; i++) {
-        const uint32_t entry = 16 * (uint32_t)warp_of() + i, bits = bits_of(shared, note, entry);
-        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
+        const uint32_t entry = 16 * (uint32_t)warp_of() + i, bits = bits_of(shared, buf, entry);
+        const int32_t key = (int32_t)shared_load32(shared + SLOT_ROWS_AT + 256 * buf + 4 * entry);
         if (key < 0 || !p->dkv.data) continue;
         const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
 #pragma unroll 1

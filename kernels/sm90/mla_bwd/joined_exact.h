@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of pingpong.cu and lockstep.cu over joined lists (joined.h): the exact way of tiles with a score or dP that is
+ * Part of pingpong.cu and lockstep.cu over joined lists (joined.h): the exact path of tiles with a score or dP that is
  * not finite, as far as both have it: who takes it, and dQ.
  *
  * A cleared bit has P = dS = 0, and products make NaN of 0 and what is not finite: a row of Q or dO would reach the
@@ -11,12 +11,12 @@
 #define ATTN_SM90_MLA_BWD_JOINED_EXACT_WGMMA_H
 #include "kernels/sm90/mla_bwd/cells.h"
 
-static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t note, uint32_t entry) {
-    return shared_load32(shared + ENTRY_BITS_AT + 256 * note + 4 * entry);
+static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t buf, uint32_t entry) {
+    return shared_load32(shared + ENTRY_BITS_AT + 256 * buf + 4 * entry);
 }
 
 /* When all warps have told: with dS; lockstep.cu: with the exchange of scores and dP. */
-static __device__ __forceinline__ int takes_exact_way(uint32_t shared) {
+static __device__ __forceinline__ int takes_exact_path(uint32_t shared) {
     const uint2 states = shared_load32x2(shared + ODD_STATES_AT);
     const uint32_t other = ALT ? 0 : shared_load32(shared + EXACT_AT + 4);
     return (shared_load32(shared + EXACT_AT) | other | states.x | states.y) != 0;
@@ -35,11 +35,11 @@ static __device__ __forceinline__ uint32_t pair_of(uint32_t slice, uint32_t row,
 
 /* dQ += dS K, as add_dq, of the entries that the row's query has. */
 template <int W>
-static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note,
+static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t buf,
                                                       float q[128], float rope[16]) {
 #pragma unroll 1
     for (uint32_t entry = 0; entry < 64; entry++) {
-        const uint32_t bits = bits_of(shared, note, entry);
+        const uint32_t bits = bits_of(shared, buf, entry);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = 16 * warp_of() + (lane_of() >> 2) + 8 * r;

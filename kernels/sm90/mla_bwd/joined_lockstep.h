@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of lockstep.cu over joined lists (joined.h): cells of the queries that have an entry, sums of P' of each query
- * for dist, and the exact way (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
+ * for dist, and the exact path (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
  * whose queries' bits are looked up where they are needed. */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
 #define ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
@@ -17,16 +17,16 @@ static __device__ __forceinline__ int own_query(const struct kp_mla_bwd *p, int 
     return query_of(p, 16 * warp_of() + (lane_of() >> 2) + 8 * r);
 }
 /* Bits of entries 8 j + 2 t, + 1 of the tile. */
-static __device__ __forceinline__ uint2 bits_of_two(uint32_t shared, uint32_t note, int j) {
-    return shared_load32x2(shared + ENTRY_BITS_AT + 256 * note + (uint32_t)(32 * j + 8 * (lane_of() & 3)));
+static __device__ __forceinline__ uint2 bits_of_two(uint32_t shared, uint32_t buf, int j) {
+    return shared_load32x2(shared + ENTRY_BITS_AT + 256 * buf + (uint32_t)(32 * j + 8 * (lane_of() & 3)));
 }
 static __device__ __forceinline__ int has_entry(uint2 bits, int e, int query) {
     return (e ? bits.y : bits.x) >> query & 1;
 }
 
 /* For all warps, before scores (W = 0) and dP are exchanged: whether the warp's are finite. Their sum is
- * beyond f32 only if some are near it, and then the exact way is taken without need. */
-template <int W> static __device__ __forceinline__ void note_exact_way(uint32_t shared, const float y[32]) {
+ * beyond f32 only if some are near it, and then the exact path is taken without need. */
+template <int W> static __device__ __forceinline__ void flag_exact_path(uint32_t shared, const float y[32]) {
     float sum[2] = {0, 0};
 #pragma unroll
     for (int x = 0; x < 32; x++) sum[x % 2] += y[x];
@@ -38,11 +38,11 @@ template <int W> static __device__ __forceinline__ void note_exact_way(uint32_t 
  * alone. */
 template <int WHOLE>
 static __device__ __forceinline__ float bound_of_entries(const struct kp_mla_bwd *p, uint32_t shared,
-                                                         const float dp[32], uint32_t note) {
+                                                         const float dp[32], uint32_t buf) {
     float most[2] = {0, 0}, bound = 0;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const uint2 bits = bits_of_two(shared, note, j);
+        const uint2 bits = bits_of_two(shared, buf, j);
 #pragma unroll
         for (int x = 0; x < 4; x++) {
             const float y = fabsf(dp[4 * j + x]), counted = WHOLE ? y : if_finite(y);
@@ -58,22 +58,22 @@ static __device__ __forceinline__ float bound_of_entries(const struct kp_mla_bwd
     return bound * fabsf(p->in.scale);
 }
 static __device__ __forceinline__ void leave_bound_of_entries(uint32_t shared, const struct kp_mla_bwd *p,
-                                                              const float dp[32], uint32_t note, int first) {
-    float bound = bound_of_entries<1>(p, shared, dp, note);
-    if (!(bound < INF)) bound = if_finite(bound_of_entries<0>(p, shared, dp, note));
-    leave_power(shared, bound, (uint32_t)warp_of(), note, first);
+                                                              const float dp[32], uint32_t buf, int first) {
+    float bound = bound_of_entries<1>(p, shared, dp, buf);
+    if (!(bound < INF)) bound = if_finite(bound_of_entries<0>(p, shared, dp, buf));
+    leave_power(shared, bound, (uint32_t)warp_of(), buf, first);
 }
 
 /* probabilities() of cells.h. */
 template <int W>
 static __device__ __forceinline__ void joined_probabilities(const struct kp_mla_bwd *p, uint32_t shared, float y[16],
-                                                            uint32_t note) {
+                                                            uint32_t buf) {
     int empty[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) empty[r] = __uint_as_float(state_of(shared, r).x) == INF;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const uint2 bits = bits_of_two(shared, note, 4 * W + j);
+        const uint2 bits = bits_of_two(shared, buf, 4 * W + j);
 #pragma unroll
         for (int x = 0; x < 4; x++) {
             const int on = !empty[x >> 1] && has_entry(bits, x & 1, own_query(p, x >> 1));
@@ -86,16 +86,16 @@ static __device__ __forceinline__ void joined_probabilities(const struct kp_mla_
  * of part_dist. */
 template <int W>
 static __device__ __forceinline__ void leave_dist_of_rows(const struct kp_mla_bwd *p, uint32_t shared,
-                                                          const float prob[16], uint32_t note) {
+                                                          const float prob[16], uint32_t buf) {
     const struct kp_mla_joined *joined = joined_of(p);
     const int shift = joined->shift, lane = lane_of(), n = joined->bits - joined->keys;
     const int leads = (lane >> 2 & ((1 << min(shift, 3)) - 1)) == 0;
-    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * note) + 32 * W +
+    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * buf) + 32 * W +
                 2 * (lane & 3);
     if (shift == 5 && warp_of() & 1) to += p->n * joined->group * n;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const uint2 bits = bits_of_two(shared, note, 4 * W + j);
+        const uint2 bits = bits_of_two(shared, buf, 4 * W + j);
         float y[4];
 #pragma unroll
         for (int x = 0; x < 4; x++) y[x] = prob[4 * j + x];
@@ -116,12 +116,12 @@ static __device__ __forceinline__ void leave_dist_of_rows(const struct kp_mla_bw
 /* Rows of dKV, where stored_rows.h stores them, with a power of two from the largest finite number. Warp v of the
  * eight: entries 8 v .. 8 v + 7 of the work tile's tile `tile`. */
 static __device__ __forceinline__ void store_rows_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
-                                                          uint32_t note, uint32_t tile) {
+                                                          uint32_t buf, uint32_t tile) {
     const uint32_t warp = (uint32_t)recompute((int)threadIdx.x) >> 5;
 #pragma unroll 1
     for (uint32_t entry = 8 * warp; entry < 8 * warp + 8; entry++) {
-        const uint32_t lane = (uint32_t)lane_of(), bits = bits_of(shared, note, entry), row16 = 64 * tile + entry;
-        if ((int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry) < 0 || !p->dkv.data) continue;
+        const uint32_t lane = (uint32_t)lane_of(), bits = bits_of(shared, buf, entry), row16 = 64 * tile + entry;
+        if ((int32_t)shared_load32(shared + SLOT_ROWS_AT + 256 * buf + 4 * entry) < 0 || !p->dkv.data) continue;
         float x[2 * SLICES], most = 0;
 #pragma unroll
         for (uint32_t i = 0; i < 2 * SLICES; i++) x[i] = 0;
@@ -152,19 +152,19 @@ static __device__ __forceinline__ void store_rows_exactly(const struct kp_mla_bw
             *(uint32_t *)(to + 128 * slice) = pack16(KP_F16, x[2 * slice] * factor, x[2 * slice + 1] * factor);
         if (lane == 0)
             *((uint8_t *)kept(sums + 8) + row16) =
-                (uint8_t)(row16_unit(exponent) - (SCALED ? (uint32_t)exponent_at(shared, note) : 0));
+                (uint8_t)(row16_unit(exponent) - (SCALED ? (uint32_t)exponent_at(shared, buf) : 0));
     }
 }
 #else
 /* dKV straight to memory, in the order of columns of scatter_add.h. Warp v of the eight: entries 8 v .. 8 v + 7. */
 static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
-                                                       uint32_t note) {
+                                                       uint32_t buf) {
     const uint32_t warp = (uint32_t)recompute((int)threadIdx.x) >> 5;
-    const float down = power_of_two(-exponent_at(shared, note));
+    const float down = power_of_two(-exponent_at(shared, buf));
 #pragma unroll 1
     for (uint32_t entry = 8 * warp; entry < 8 * warp + 8; entry++) {
-        const uint32_t bits = bits_of(shared, note, entry);
-        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
+        const uint32_t bits = bits_of(shared, buf, entry);
+        const int32_t key = (int32_t)shared_load32(shared + SLOT_ROWS_AT + 256 * buf + 4 * entry);
         if (key < 0 || !p->dkv.data) continue;
         const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
 #pragma unroll 1

@@ -35,7 +35,7 @@
  *   named 1, 2           a warpgroup: its work tile
  *   named 4              producers: their work tile
  *   named 5, 6           0, 1: scores and dP are exchanged (f16: bounds of dS left); P, dS, sums for dist are written
- * Sums for dist are read and stored by producers (not PAIRS), which know by K_FREE that barrier 6 is complete,
+ * Sums for dist are read and stored by producers (not STORED_ROWS), which know by K_FREE that barrier 6 is complete,
  * before they tell of the next tile's K, without which consumers do not come to write there again.
  * Phases: a tile, for Q a work tile with at least one slot, for the stages 64 columns. The kv rows and mask of tile
  * n are in place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows
@@ -61,7 +61,7 @@ static_assert(!PARTLY, "pairs that add to memory are pingpong.cu's");
 constexpr uint32_t S_STEPS = TYPE == KP_F16 ? 12 : 4 * SLICES, DP_STEPS = TYPE == KP_F16 ? 2 : 4 * V_SLICES;
 
 /* Sums over heads for dist are formed under the products of dQ, where there are registers for them. */
-constexpr int SUM_LATER = CTAS == 1 && !PAIRS && !JOINED;
+constexpr int SUM_LATER = CTAS == 1 && !STORED_ROWS && !JOINED;
 
 /* The i-th slice of K is there, and of the work tile's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
@@ -155,8 +155,8 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 
 /* gradients() of a CTA that adds for itself. */
 template <int W>
-static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], const struct tile *t, struct places *to,
-                                                 int last) {
+static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], const struct tile *t,
+                                                 struct scatter_dst *to, int last) {
     float b[16];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
@@ -165,26 +165,26 @@ static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], c
         wgmma_wait(1);
         wgmma_hold(a, 16);
         if (PREFETCH_FIRST && i == 0) mbar_wait(shared + K_PREFETCHED, t->n);
-        add_places(a, to, 64 * x);
+        write_columns(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), 0);
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, W); /* a half of slice 8 */
         wgmma_wait(i == 3 && SLICES == 8 ? 0 : 1);
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-        add_places(b, to, 64 * x + 32);
+        write_columns(b, to, 64 * x + 32);
     }
     if (SLICES > 8) {
         wgmma_wait(0);
         wgmma_hold(a, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
-        add_places(a, to, 512 + 32 * W);
+        write_columns(a, to, 512 + 32 * W);
     }
 }
 
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the work tile's last tile. */
 template <int W>
-static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t, struct places *to,
-                                                 uint32_t n, int last, int number) {
+static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
+                                                 struct scatter_dst *to, uint32_t n, int last, int number) {
     if constexpr (SUMMED) {
 #if CFG_DETERMINISTIC
         float other[16];
@@ -201,14 +201,14 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
 /* Tile i of a work tile, whose P and dS are written, added up cell by cell (joined_exact.h). */
 template <int W>
 static __device__ __forceinline__ void add_exactly(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
-                                                   float rope[16], uint32_t note, int i, int tiles) {
-    note_most<W>(shared, i == 0); /* of its other tiles */
+                                                   float rope[16], uint32_t buf, int i, int tiles) {
+    store_max_magnitude<W>(shared, i == 0); /* of its other tiles */
     named_sync(6, 256);
-    add_dq_exactly<W>(p, shared, note, q, rope);
+    add_dq_exactly<W>(p, shared, buf, q, rope);
 #if CFG_DETERMINISTIC
-    store_rows_exactly(p, shared, shared + SUMS_AT + 16 * W, note, (uint32_t)i);
+    store_rows_exactly(p, shared, shared + SUMS_AT + 16 * W, buf, (uint32_t)i);
 #else
-    add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, note);
+    add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, buf);
 #endif
     named_sync(6, 256); /* all of it is read, by whichever warps */
     if (lane_of() == 0) {
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void add_exactly(const struct kp_mla_bwd *p, u
         for (uint32_t x = 0; x < 4 && i + 1 == tiles; x++) mbar_arrive(shared + Q_FREE + 8 * own_slice(W, x));
         if (i + 1 == tiles && SLICES > 8) mbar_arrive(shared + Q_FREE + 64);
     }
-    if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, note ^ 1); /* as all tiles */
+    if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, buf ^ 1); /* as all tiles */
 }
 #endif
 
@@ -225,7 +225,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
     uint32_t n = 0, parity = 0; /* tiles; bit 0: of tiles, bit 1: of work tiles with slots */
     for (uint32_t work = 0; has_work(p, work); work++) {
-        keep_work_of<W>(p, item_at(p, work), shared);
+        keep_work_of<W>(p, work_tile_index(p, work), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -235,14 +235,14 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
 #pragma unroll 1
         for (int i = 0; i < tiles; i++, n++, parity ^= 1) {
             struct tile t;
-            struct places to;
+            struct scatter_dst to;
             uint32_t ds[8];
             float heads[8];
             {
                 float s[32], other[16];
                 score_tile<W>(shared, s, parity, i == 0);
 #ifdef CFG_JOINED
-                note_exact_way<W>(shared, s);
+                flag_exact_path<W>(shared, s);
                 if (SCALED && W) leave_bound_of_entries(shared, p, s, parity & 1, i == 0);
 #else
                 if (SCALED && W) leave_bound(shared, p, s, 32, (uint32_t)warp_of(), parity & 1, i == 0);
@@ -269,13 +269,13 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 if (SCALED) follow(shared, q, rope, parity & 1, k, i == 0);
             }
 #ifdef CFG_JOINED
-            if (takes_exact_way(shared)) {
+            if (takes_exact_path(shared)) {
                 add_exactly<W>(p, shared, q, rope, parity & 1, i, tiles);
                 continue;
             }
 #endif
             add_dq<W>(shared, q, rope, ds, W);
-            note_most<W>(shared, i == 0);
+            store_max_magnitude<W>(shared, i == 0);
             if (SUM_LATER && p->part_dist) sum_lanes<W>(shared, heads); /* under the products */
             named_sync(6, 256);
             uint32_t rest[8];
@@ -289,7 +289,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
             if (PREFETCH_FIRST) t.n = (parity & 1) ^ 1; /* phase n + 1 */
-            begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
+            begin_dst<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
             wgmma_wait(2);
@@ -302,7 +302,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 else
                     mbar_arrive(shared + PD_FREE);
             }
-            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, SUMMED ? rank_of() : 0);
+            find_dst(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, SUMMED ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
@@ -324,7 +324,7 @@ using params = struct kp_mla_bwd_joined;
 using params = struct kp_mla_bwd;
 #endif
 /* Begins before the launch before it has ended. */
-constexpr int EARLY = CTAS == 1 && (PAIRS || JOINED);
+constexpr int EARLY = CTAS == 1 && (STORED_ROWS || JOINED);
 extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     CFG(const __grid_constant__ params all) {
     const struct kp_mla_bwd &p = (const struct kp_mla_bwd &)all;
@@ -342,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     __syncthreads();
     if (CTAS == 2) cluster_sync();
     if (EARLY) {
-        if (!(p.steps & KP_MLA_BWD_BEHIND)) grid_wait();
+        if (!(p.steps & KP_MLA_BWD_NO_GRID_WAIT)) grid_wait();
         grid_release();
     }
     switch (threadIdx.x >> 7) {

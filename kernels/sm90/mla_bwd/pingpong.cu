@@ -34,12 +34,12 @@
  *   K_FULL [pair]        PRODUCERS --> the tile's owner
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
  *   DS_FULL              4 warps of the owner: dS is written --> 0, 1
- *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the
+ *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being stored --> owners of the
  *                        first two tiles
  *   DS_FREE              FREES_DS: 4 producer warps, what they had in the place of dS being read --> the tile's owner
  *   K_PREFETCHED              PREFETCH_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile
  * before
- *   TURN [y]             CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
+ *   STAGE_ORDER [y]      CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
  *                        deterministic: one for both stages
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
  *   STAGE_FREE [y]       the other CTA's 4 warps: read, may be filled again --> the owner
@@ -95,23 +95,23 @@ template <int W> static __device__ __forceinline__ void free_keys(uint32_t share
 template <int W>
 static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
                                                    float rope[16], struct tile *t, int i, int tiles, uint32_t parity) {
-    const uint32_t sums = shared + SUMS_AT + 16 * W, note = parity & 1;
+    const uint32_t sums = shared + SUMS_AT + 16 * W, buf = parity & 1;
     const int last = i + 2 >= tiles;
-    struct places to;
-    if (PREFETCH_FIRST) t->n = note ^ 1; /* phase n + 1 */
+    struct scatter_dst to;
+    if (PREFETCH_FIRST) t->n = buf ^ 1; /* phase n + 1 */
     if (i < 2) mbar_wait(shared + MOST_FULL, parity >> 1);
     load_own(shared, t);
-    begin_rows(p, &to, shared, note);
+    begin_rows(p, &to, shared, buf);
     __syncwarp(); /* dS, kv rows and mask are read by all lanes */
-    bound_rows(&to, t, 0, shared, sums, i, note, CTAS == 1);
+    bound_rows(&to, t, 0, shared, sums, i, buf, CTAS == 1);
     wgmma_wait(1);
     free_keys<W>(shared, 0);
-    bound_rows(&to, t, 1, shared, sums, i, note, CTAS == 1);
+    bound_rows(&to, t, 1, shared, sums, i, buf, CTAS == 1);
     wgmma_wait(0);
     wgmma_hold(q, 128);
     wgmma_hold(rope, 16);
     free_keys<W>(shared, 1);
-    find_places(p, &to, shared, sums, i, note, rank_of());
+    find_dst(p, &to, shared, sums, i, buf, rank_of());
 #ifdef CFG_NEAR
     int32_t over;
     find_lines(&to, &over);
@@ -121,8 +121,8 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
 #else
     float a[16], b[16];
 #if CFG_CTAS == 2
-    start_turn(a, t, 0);
-    do_turn<W, 0>(shared, a, b, t, &to, last, note, i);
+    start_exchange(a, t, 0);
+    do_exchange<W, 0>(shared, a, b, t, &to, last, buf, i);
 #else
     start_row(a, t, 0);
     do_rows<0>(shared, a, b, t, &to, last);
@@ -139,9 +139,9 @@ static __device__ __forceinline__ void start_first(float *a, const struct tile *
 #endif
 }
 static __device__ __forceinline__ void do_units(uint32_t shared, float *a, const struct tile *t,
-                                                const struct places *to, int last, uint32_t tile) {
+                                                const struct scatter_dst *to, int last, uint32_t tile) {
 #if CFG_CTAS == 2
-    do_all_woven(shared, a, t, to, last, tile);
+    do_all_interleaved(shared, a, t, to, last, tile);
 #else
     do_all_added(shared, a, t, to, last);
 #endif
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
         uint4 last[2];
         score_both(shared, y, parity, i == 0, last);
 #ifdef CFG_JOINED
-        note_exact_way(shared, y);
+        flag_exact_path(shared, y);
         const uint32_t bits = entries_of_query(shared, parity & 1);
 #else
         const uint32_t bits = valid_slots(shared, parity & 1);
@@ -182,15 +182,15 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
 #if CFG_CTAS == 1
     if (p->part_dist) leave_dist_of_group<W>(p, shared, parity & 1);
 #endif
-    if (takes_exact_way(shared)) {
+    if (takes_exact_path(shared)) {
 #if CFG_CTAS == 2
         if (p->part_dist) leave_dist(dist, valid, dist_of_entries<W>(shared, parity & 1));
 #endif
         add_dq_exactly<W>(p, shared, parity & 1, q, rope);
         add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, parity & 1, t.probs);
 #if CFG_CTAS == 2
-        struct places to;
-        find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
+        struct scatter_dst to;
+        find_dst(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
         __syncwarp();
         free_keys<W>(shared, 0);
         free_keys<W>(shared, 1);
@@ -216,8 +216,8 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
 #if CFG_DETERMINISTIC
     finish_rows<W>(p, shared, q, rope, &t, i, tiles, parity);
 #else
-    struct places to;
-    find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
+    struct scatter_dst to;
+    find_dst(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
     float a[16];
     start_first(a, &t);
     __syncwarp(); /* dS, kv rows and mask are read by all lanes */
@@ -236,7 +236,7 @@ static __device__ __forceinline__ void other_tile(const struct kp_mla_bwd *p, ui
                                                   float rope[16], int tiles, uint32_t parity) {
     mbar_wait(shared + DS_FULL, parity & 1);
 #ifdef CFG_JOINED
-    if (takes_exact_way(shared)) {
+    if (takes_exact_path(shared)) {
         add_dq_exactly<W>(p, shared, parity & 1, q, rope);
         __syncwarp();
         if (tiles == 1 && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
@@ -262,7 +262,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
     uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of work tiles with slots */
     for (uint32_t work = 0; has_work(p, work); work++) {
-        keep_work_of<W>(p, item_at(p, work), shared);
+        keep_work_of<W>(p, work_tile_index(p, work), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -291,7 +291,7 @@ static __device__ __forceinline__ void run_work_tiles(const struct kp_mla_bwd *p
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
         for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + DS_FULL, 4);
-        if (PAIRS) mbar_init(shared + MOST_FULL, PRODUCERS / 32);
+        if (STORED_ROWS) mbar_init(shared + MOST_FULL, PRODUCERS / 32);
         if (FREES_DS) mbar_init(shared + DS_FREE, PRODUCERS / 32);
         if (PREFETCH_FIRST) mbar_init(shared + K_PREFETCHED, PRODUCERS);
 #if CFG_CTAS == 2
@@ -304,7 +304,7 @@ static __device__ __forceinline__ void run_work_tiles(const struct kp_mla_bwd *p
     cluster_sync();
 #endif
     if (CTAS == 1) {
-        if (!(p->steps & KP_MLA_BWD_BEHIND)) grid_wait();
+        if (!(p->steps & KP_MLA_BWD_NO_GRID_WAIT)) grid_wait();
         grid_release();
     }
     switch (threadIdx.x >> 7) {

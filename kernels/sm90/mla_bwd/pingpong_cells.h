@@ -15,7 +15,7 @@ static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, u
 
 /* The states of a lane's two heads of eight are loaded a step ahead, the first under S's last products; rows that are
  * stored have the registers for it when eight of y are done with (NEAR). */
-constexpr int STATES_AHEAD = !PAIRS, AHEAD_FROM = STATES_AHEAD ? 7 : NEAR ? 6 : 0;
+constexpr int STATES_AHEAD = !STORED_ROWS, AHEAD_FROM = STATES_AHEAD ? 7 : NEAR ? 6 : 0;
 static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 state[2]) {
     const uint32_t address = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3) + 128 * 7;
     state[0] = shared_load128(address);
@@ -28,7 +28,7 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
                                                   uint4 last[2]) {
     const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
     /* asked anew: descriptors that depend on it are not to be kept over the work tile */
-    const uint32_t rank = WOVEN ? rank_of() : 0;
+    const uint32_t rank = INTERLEAVED ? rank_of() : 0;
     wgmma_hold(y, 64);
 #pragma unroll
     for (uint32_t i = 0; i < V_SLICES; i++) {
@@ -37,8 +37,9 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
         wgmma_fence();
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++) {
-            /* woven: first the half that stands in place x, then the other, in the next */
-            const uint32_t half = WOVEN ? (kk >> 1) ^ rank ^ 1 : kk >> 1, place = WOVEN ? (x + (kk >> 1)) & 7 : x;
+            /* interleaved: first the half that stands in place x, then the other, in the next */
+            const uint32_t half = INTERLEAVED ? (kk >> 1) ^ rank ^ 1 : kk >> 1,
+                           place = INTERLEAVED ? (x + (kk >> 1)) & 7 : x;
             wgmma_ss_n128<TYPE, 0, 0>(y, desc_move(k, x * SLICE + half * 64 + (kk & 1) * 32),
                                       desc_move(q, place * Q_STEP + kk * 32), i + kk > 0);
         }
@@ -60,9 +61,9 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
 }
 
 /* Which of the slots g, g + 8 of the warp are valid: bits 0 and 8. */
-static __device__ __forceinline__ uint32_t valid_slots(uint32_t shared, uint32_t note) {
+static __device__ __forceinline__ uint32_t valid_slots(uint32_t shared, uint32_t buf) {
     const uint32_t warp = (uint32_t)warp_of();
-    return shared_load32(shared + MASK_AT + 8 * note + 4 * (warp >> 1)) >>
+    return shared_load32(shared + MASK_AT + 8 * buf + 4 * (warp >> 1)) >>
            (16 * (warp & 1) + ((uint32_t)lane_of() >> 2));
 }
 
@@ -74,7 +75,7 @@ static __device__ __forceinline__ uint32_t own_rows(uint32_t place) {
 }
 /* dS^T is stored as it is formed, and so is, there, what is kept of P^T: ptxas would else round it at its first use
  * only, of which pairs over joined lists have two, and keep twice as many registers. */
-constexpr int DS_EARLY = PAIRS || (JOINED && CTAS == 2);
+constexpr int DS_EARLY = STORED_ROWS || (JOINED && CTAS == 2);
 /* From y, probs and ds: registers 2 j + r hold heads 8 j + 2 t, + 1 of slot g + 8 r. dist[r]: the lane's part of its
  * slots' sums of P'. A slot that is not valid and an empty row have P' = 0. Rows that are stored: P^T goes to P_AT and
  * dS^T to DS_AT, 16 heads at a time, since there are no registers to look for their maxima before dQ is under way.

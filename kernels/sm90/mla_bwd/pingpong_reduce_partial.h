@@ -7,26 +7,26 @@
  *
  * A stage is 64 slots x 32 columns, 4 KiB. There are two, in the place that P has in other schedules, each filled four
  * times a tile, for one warpgroup after the other: who has taken a stage's last filling of the tile gives it to the
- * next tile's owner (TURN [y]), since by parity alone that one could not tell the phases of its own fillings from those
- * before. So the next owner's first units overlap with the last ones.
+ * next tile's owner (STAGE_ORDER [y]), since by parity alone that one could not tell the phases of its own fillings
+ * from those before. So the next owner's first units overlap with the last ones.
  *
- * Units of 64 slots x 64 columns, in one set of 32 sums, of slices woven as the plan says: the 32 columns of slice x
- * that go to the other CTA and the 32 of slice x - 1 that are added here, whose message has had a unit's time to come.
- * Products of 32 columns take the matrix unit as long as those of 64 would, P^T and dS^T coming from registers. send 0
- * | send 1, take 0 | send 2, take 1 | ... | send 7, take 6 | take 7 | slice 8
+ * Units of 64 slots x 64 columns, in one set of 32 sums, of slices interleaved as the plan says: the 32 columns of
+ * slice x that go to the other CTA and the 32 of slice x - 1 that are added here, whose message has had a unit's time
+ * to come. Products of 32 columns take the matrix unit as long as those of 64 would, P^T and dS^T coming from
+ * registers. send 0 | send 1, take 0 | send 2, take 1 | ... | send 7, take 6 | take 7 | slice 8
  */
 #ifndef ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
 #define ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
 #include "kernels/sm90/mla_bwd/cta_pair.h"
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 
-constexpr uint32_t WOVEN_UNITS = SLICES > 8 ? 10 : 9;
+constexpr uint32_t INTERLEAVED_UNITS = SLICES > 8 ? 10 : 9;
 
 /* Two stages leave half of STAGE_FULL's place. */
-static __device__ __forceinline__ constexpr uint32_t turn_of(uint32_t y) { return y ? STAGE_FULL + 16 : TURN; }
+static __device__ __forceinline__ constexpr uint32_t order_of(uint32_t y) { return y ? STAGE_FULL + 16 : STAGE_ORDER; }
 static __device__ __forceinline__ void init_stages(uint32_t shared) {
     for (uint32_t y = 0; y < 2; y++) {
-        mbar_init(shared + turn_of(y), 4);
+        mbar_init(shared + order_of(y), 4);
         mbar_init(shared + STAGE_FULL + 8 * y, 4);
         mbar_init(shared + STAGE_FREE + 8 * y, 4);
     }
@@ -74,18 +74,18 @@ static __device__ __forceinline__ void take_message(uint32_t shared, float b[16]
     if (lane_of()) return;
     if (i < 6) expect_stage(shared, i);
     tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + 8 * (i & 1));
-    if (i >= 6) mbar_arrive(shared + turn_of(i & 1));
+    if (i >= 6) mbar_arrive(shared + order_of(i & 1));
 }
 
 /* Unit K > 0, whose products, in a, have been started. last: of the tiles that the warpgroup owns. to: at this
  * CTA's columns of slice 0. */
 template <uint32_t K, int SILENT = 0>
-static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], const struct tile *t,
-                                                const struct places *to, int last, uint32_t tile) {
+static __device__ __forceinline__ void do_interleaved(uint32_t shared, float a[32], const struct tile *t,
+                                                      const struct scatter_dst *to, int last, uint32_t tile) {
     constexpr uint32_t TAKES = K == 8, place = TAKES ? 0 : K < 8 ? K : 8;
     struct message m;
     if (K == 1) {
-        mbar_wait(shared + turn_of(1), tile ^ 1);
+        mbar_wait(shared + order_of(1), tile ^ 1);
         if (lane_of() == 0) expect_stage(shared, 1);
     }
     if (K <= 8) read_message(shared, &m, K - 1);
@@ -97,15 +97,15 @@ static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], co
     if (K < 8) {
         send_unit(shared, a, K);
         take_message(shared, a + 16, &m, K - 1);
-        add_places(a + 16, to, 64 * (K - 1));
+        write_columns(a + 16, to, 64 * (K - 1));
     } else if (TAKES) {
         take_message(shared, a, &m, 7);
-        add_places(a, to, 64 * 7);
+        write_columns(a, to, 64 * 7);
     } else if (!SILENT) { /* slice 8 */
-        add_places(a, to, 512 - 32 * rank_of());
-        add_places(a + 16, to, 544 - 32 * rank_of());
+        write_columns(a, to, 512 - 32 * rank_of());
+        write_columns(a + 16, to, 544 - 32 * rank_of());
     }
-    if constexpr (K + 1 < WOVEN_UNITS) {
+    if constexpr (K + 1 < INTERLEAVED_UNITS) {
         float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
         if (SILENT) {
 #pragma unroll
@@ -116,30 +116,30 @@ static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], co
             multiply_slice<1>(b, t, 8);
         else
             multiply_slice<0>(b, t, K + 1);
-        do_woven<K + 1, SILENT>(shared, b, t, to, last, tile);
+        do_interleaved<K + 1, SILENT>(shared, b, t, to, last, tile);
     }
 }
-/* SILENT: the exact way has added what this CTA's heads give: it sends zeros, and adds what the other CTA sends. */
-static __device__ __forceinline__ void do_all_silently(uint32_t shared, const struct places *to, int last,
+/* SILENT: the exact path has added what this CTA's heads give: it sends zeros, and adds what the other CTA sends. */
+static __device__ __forceinline__ void do_all_silently(uint32_t shared, const struct scatter_dst *to, int last,
                                                        uint32_t tile) {
     float a[32];
 #pragma unroll
     for (int x = 0; x < 32; x++) a[x] = 0;
-    mbar_wait(shared + turn_of(0), tile ^ 1);
+    mbar_wait(shared + order_of(0), tile ^ 1);
     if (lane_of() == 0) expect_stage(shared, 0);
     send_unit(shared, a, 0);
-    do_woven<1, 1>(shared, a, (const struct tile *)0, to, last, tile);
+    do_interleaved<1, 1>(shared, a, (const struct tile *)0, to, last, tile);
 }
 /* All units. first: the products of the first have been started there; tile: parity of all tiles. */
-static __device__ __forceinline__ void do_all_woven(uint32_t shared, float first[16], const struct tile *t,
-                                                    const struct places *to, int last, uint32_t tile) {
+static __device__ __forceinline__ void do_all_interleaved(uint32_t shared, float first[16], const struct tile *t,
+                                                          const struct scatter_dst *to, int last, uint32_t tile) {
     float a[32];
-    mbar_wait(shared + turn_of(0), tile ^ 1);
+    mbar_wait(shared + order_of(0), tile ^ 1);
     if (lane_of() == 0) expect_stage(shared, 0);
     wgmma_wait(0);
     wgmma_hold(first, 16);
     send_unit(shared, first, 0);
     multiply_slice<0>(a, t, 1);
-    do_woven<1>(shared, a, t, to, last, tile);
+    do_interleaved<1>(shared, a, t, to, last, tile);
 }
 #endif

@@ -8,21 +8,21 @@
 
 /* All slices. first: the products of half of the first have been started there. */
 static __device__ __forceinline__ void do_all_added(uint32_t shared, float first[16], const struct tile *t,
-                                                    const struct places *to, int last) {
+                                                    const struct scatter_dst *to, int last) {
     float b[16];
     multiply<0>(b, t, 0, 1);
     wgmma_wait(1);
     wgmma_hold(first, 16);
-    add_places(first, to, 0);
+    write_columns(first, to, 0);
     wgmma_wait(0);
     wgmma_hold(b, 16);
     if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE);
-    add_places(b, to, 32);
+    write_columns(b, to, 32);
     float a[32];
     multiply_slice<0>(a, t, slice_of(1));
     do_slices<1>(shared, a, t, last, [=](const float *d, uint32_t column) {
-        add_places(d, to, column);
-        add_places(d + 16, to, column + 32);
+        write_columns(d, to, column);
+        write_columns(d + 16, to, column + 32);
     });
 }
 #endif

@@ -7,10 +7,10 @@
 #include "kernels/sm90/mla_bwd/stored_rows.h"
 
 #ifdef CFG_NEAR
-/* find_places, and then: a lane stores the first half of each 64 columns if g is even, the second if it is odd, of its
+/* find_dst, and then: a lane stores the first half of each 64 columns if g is even, the second if it is odd, of its
  * own slots g + 8 r, bit r of `off`, and, `over` bytes away, of those of the lane with the other g of the pair, bit 2 +
  * r. */
-static __device__ __forceinline__ void find_lines(struct places *to, int32_t *over) {
+static __device__ __forceinline__ void find_lines(struct scatter_dst *to, int32_t *over) {
     const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
     to->off |= __shfl_xor_sync(~0u, to->off, 4) << 2;
     to->address += odd ? 64 : 0;
@@ -19,7 +19,7 @@ static __device__ __forceinline__ void find_lines(struct places *to, int32_t *ov
 /* 64 columns: neighbours g swap halves, so that eight lanes store a whole 128-byte line of a slot. Not without
  * __syncwarp: ptxas would put the stores after the next products, for which there are no registers then (C7512,
  * spills). */
-static __device__ __forceinline__ void store_lines(const float d[32], const struct places *to, int32_t over,
+static __device__ __forceinline__ void store_lines(const float d[32], const struct scatter_dst *to, int32_t over,
                                                    uint32_t column) {
     const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
 #pragma unroll
@@ -49,14 +49,14 @@ static __device__ __forceinline__ void start_row(float d[16], const struct tile 
 /* Unit K, whose products, in a, have been started. last: of the tiles that the warpgroup owns. */
 template <uint32_t K>
 static __device__ __forceinline__ void do_rows(uint32_t shared, float a[16], float b[16], const struct tile *t,
-                                               const struct places *to, int last) {
+                                               const struct scatter_dst *to, int last) {
     constexpr uint32_t x = slice_of(K / 2), MORE = K + 1 < ROW_UNITS;
     if (MORE) start_row(b, t, K + 1);
     wgmma_wait(MORE);
     wgmma_hold(a, 16);
     if (K % 2 && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
     if (PREFETCH_FIRST && K == 0) mbar_wait(shared + K_PREFETCHED, t->n);
-    add_places(a, to, 64 * x + 32 * (K % 2));
+    write_columns(a, to, 64 * x + 32 * (K % 2));
     if constexpr (MORE) do_rows<K + 1>(shared, b, a, t, to, last);
 }
 #endif

@@ -9,43 +9,43 @@
 #include "kernels/params/mla_bwd_joined.h"
 #include "kernels/sm90/gather.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN > 0;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, STORED_ROWS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN > 0;
 constexpr int ALT = CFG_EVEN == 2;
 #ifdef CFG_NEAR
 constexpr int NEAR = CFG_NEAR; /* the table of keys is small against the second-level cache: it is to stay there */
 #else
 constexpr int NEAR = 0;
 #endif
-static_assert(!NEAR || (ALT && PAIRS && CTAS == 1), "what has a form for it");
+static_assert(!NEAR || (ALT && STORED_ROWS && CTAS == 1), "what has a form for it");
 #ifdef CFG_JOINED
 constexpr int JOINED = CFG_JOINED; /* a work tile is a group of queries and its joined list, joined.h */
 #else
 constexpr int JOINED = 0;
 #endif
-static_assert(!JOINED || (EVEN && (ALT ? !PAIRS : CTAS == 1)), "what has a form for it");
+static_assert(!JOINED || (EVEN && (ALT ? !STORED_ROWS : CTAS == 1)), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (pingpong_reduce_partial.h), those that store rows all
  * (cluster_reduce_full.h, pingpong_reduce_full.h), both in 16 bits. */
-constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
+constexpr int PARTLY = CTAS == 2 && !STORED_ROWS, SUMMED = CTAS == 2 && STORED_ROWS;
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers, nor those of a group. */
-constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT && !JOINED;
+constexpr int DIST_BY_PRODUCERS = EVEN && !STORED_ROWS && !ALT && !JOINED;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
  * the stores have gone, if it comes from memory. */
-constexpr int PREFETCH_FIRST = EVEN && PAIRS && CTAS == 1 && !NEAR;
-/* Pairs of this schedule weave slices of Q and dO: place x of eight has those 32 columns of slice x whose gradients go
- * to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns gives both.
- */
-constexpr int WOVEN = ALT && PARTLY;
+constexpr int PREFETCH_FIRST = EVEN && STORED_ROWS && CTAS == 1 && !NEAR;
+/* Pairs of this schedule interleave slices of Q and dO: place x of eight has those 32 columns of slice x whose
+ * gradients go to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns
+ * gives both. */
+constexpr int INTERLEAVED = ALT && PARTLY;
 /* Q and dO are read once and dq is written once, while the second-level cache has to hold sums and keys:
  * they are marked as the first to leave it. */
-constexpr int PASSING = ALT && (!PAIRS || NEAR);
+constexpr int PASSING = ALT && (!STORED_ROWS || NEAR);
 /* A work tile's first S begins with the first slices of Q and dO, while the last one's dKV still reads others. Woven
  * slices come in another order than S takes them. */
-constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
+constexpr int BY_GROUPS = ALT && !STORED_ROWS && !INTERLEAVED;
 /* Producers form the states of the next work tile's rows, row_stats_prefetch.h. Rows that are stored lose by it:
  * there K is what consumers wait for. */
-constexpr int AHEAD = ALT && !PAIRS && !JOINED;
+constexpr int AHEAD = ALT && !STORED_ROWS && !JOINED;
 /* What they need of that comes after all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
  * Pairs did not gain by it: there it comes before the last K. */
 constexpr int FREES_DS = AHEAD && CTAS == 1;
@@ -58,13 +58,13 @@ constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
 constexpr uint32_t Q_STEP = ALT ? 2 * SLICE : SLICE; /* from a slice of Q, or of dO, to the next */
 constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + (ALT ? 1 : SLICES) * SLICE, K_AT = Q_AT + (SLICES + V_SLICES) * SLICE;
 constexpr uint32_t P_AT = K_AT + SLICES * SLICE, DS_AT = P_AT + SLICE;
-constexpr uint32_t NOTE_AT = DS_AT + SLICE;   /* int32_t [2][64]: kv rows of the slots, or -1 */
-constexpr uint32_t MASK_AT = NOTE_AT + 512;   /* uint32_t [2][2]: valid slots */
-constexpr uint32_t PART_AT = MASK_AT + 16;    /* float [2 warpgroups][4 warps][32 slots]: sums of P' for dist */
-constexpr uint32_t STATE_AT = PART_AT + 1024; /* uint4 [64]: lse2, g, shift of the heads */
-constexpr uint32_t ITEM_AT =
+constexpr uint32_t SLOT_ROWS_AT = DS_AT + SLICE; /* int32_t [2][64]: kv rows of the slots, or -1 */
+constexpr uint32_t MASK_AT = SLOT_ROWS_AT + 512; /* uint32_t [2][2]: valid slots */
+constexpr uint32_t PART_AT = MASK_AT + 16;       /* float [2 warpgroups][4 warps][32 slots]: sums of P' for dist */
+constexpr uint32_t STATE_AT = PART_AT + 1024;    /* uint4 [64]: lse2, g, shift of the heads */
+constexpr uint32_t WORK_AT =
     STATE_AT + 1024;                       /* what the producers keep of their work tile: list, n, keys; first kv row */
-constexpr uint32_t ROWS_AT = ITEM_AT + 64; /* uint4 [2 warpgroups][2]: what compute keeps of its work tile */
+constexpr uint32_t ROWS_AT = WORK_AT + 64; /* uint4 [2 warpgroups][2]: what compute keeps of its work tile */
 constexpr uint32_t SUMS_AT = ROWS_AT + 64; /* uint4: what is kept of a work tile to add gradients; even: [2] */
 constexpr uint32_t DIST_AT = SUMS_AT + 32; /* uint64 [2]: even, where sums of P' of a tile go, or 0 */
 constexpr uint32_t POWERS_AT = DIST_AT + 16; /* uint8_t [2][8 warps]: f16, scale.h */
@@ -72,7 +72,7 @@ constexpr uint32_t BARS_AT = POWERS_AT + 16; /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
-constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, TURN = STAGE_OPEN, DS_FREE = PD_FREE; /* ALT */
+constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, STAGE_ORDER = STAGE_OPEN, DS_FREE = PD_FREE; /* ALT */
 constexpr uint32_t CHECKPOINTS_AT = STAGE_LAST + 8; /* uint32 [3], cta_pacing.h */
 constexpr uint32_t K_PREFETCHED = CHECKPOINTS_AT;   /* PREFETCH_FIRST; rows that are stored have no checkpoints */
 constexpr uint32_t PLAN_END = CHECKPOINTS_AT + 16;
@@ -98,17 +98,19 @@ template <> struct whole<true> { using type = uint32_t; };
 using count = whole<EVEN>::type;
 
 /* The last CTAs of a launch sum the rows of the one before (overlapped_sum.h). */
-constexpr bool OVERLAPPED = PAIRS && ALT && CTAS == 2;
+constexpr bool OVERLAPPED = STORED_ROWS && ALT && CTAS == 2;
 /* The k-th work tile of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
-static __device__ __forceinline__ count item_at(const struct kp_mla_bwd *p, uint32_t k) {
+static __device__ __forceinline__ count work_tile_index(const struct kp_mla_bwd *p, uint32_t k) {
     return ((count)recompute((int)k) * (OVERLAPPED ? (count)p->workers : gridDim.x) + blockIdx.x) / CTAS;
 }
 /* Items are cut in parts; not in the first schedule's deterministic rows. */
-static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return (EVEN || !PAIRS) && p->parts > 0; }
+static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) {
+    return (EVEN || !STORED_ROWS) && p->parts > 0;
+}
 
 static __device__ __forceinline__ int has_work(const struct kp_mla_bwd *p, uint32_t k) {
-    if (EVEN) return item_at(p, k) < (count)p->items;
-    return item_at(p, k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
+    if (EVEN) return work_tile_index(p, k) < (count)p->work_tiles;
+    return work_tile_index(p, k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
 
 /* JOINED */
@@ -116,8 +118,8 @@ static __device__ __forceinline__ const struct kp_mla_joined *joined_of(const st
     return &((const struct kp_mla_bwd_joined *)p)->joined;
 }
 
-static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count index) {
-    struct item w;
+static __device__ __forceinline__ struct work_tile work_of(const struct kp_mla_bwd *p, count index) {
+    struct work_tile w;
     if (in_parts(p)) index /= (count)p->parts;
     if (JOINED) { /* the group's first query; of a pair of CTAs each has one of two */
         const struct kp_mla_joined *j = joined_of(p);
@@ -135,24 +137,25 @@ static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p
     w.i = flat - b * (count)p->in.seq_q;
     return w;
 }
-static __device__ __forceinline__ const struct kp_mla_row *states_of(const struct kp_mla_bwd *p, const struct item *w) {
-    return (const struct kp_mla_row *)p->rows + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
+static __device__ __forceinline__ const struct kp_mla_row *states_of(const struct kp_mla_bwd *p,
+                                                                     const struct work_tile *w) {
+    return (const struct kp_mla_row *)p->row_stats + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
 }
 
 /* Of a work tile's n slots, those of its part: how many; *from: the first. */
 static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count index, int n, int *from) {
-    *from = (int)(index % (count)p->parts) * p->share;
-    return max(min(n - *from, p->share), 0);
+    *from = (int)(index % (count)p->parts) * p->part_slots;
+    return max(min(n - *from, p->part_slots), 0);
 }
 /* The number of slots of a work tile, or of its part. */
-static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count index, const struct item *w) {
+static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count index, const struct work_tile *w) {
     const int n = slots_of(&p->in, w->b, w->i).n;
     int from;
     return in_parts(p) ? part_of(p, index, n, &from) : n;
 }
 
 /* Where the sums of P' of the work tile's first slot go. */
-static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count index, const struct item *w) {
+static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count index, const struct work_tile *w) {
     const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
     int from = 0;
     if (in_parts(p)) part_of(p, index, 0, &from);
@@ -194,25 +197,25 @@ static __device__ __forceinline__ void keep_work(const struct kp_mla_bwd *p, uin
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) keep_group(p, work, shared);
 #else
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const auto w = work_of(p, item_at(p, work));
+        const auto w = work_of(p, work_tile_index(p, work));
         const struct slots s = slots_of(&p->in, w.b, w.i);
-        keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
-        keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
+        keep4(shared + WORK_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
+        keep4(shared + WORK_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
               (uint32_t)max(p->in.heads_q - w.head, 0));
-        keep4(shared + ITEM_AT + 32,
+        keep4(shared + WORK_AT + 32,
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
-        keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), work);
+        keep4(shared + WORK_AT + 48, (uint64_t)states_of(p, &w), work);
     }
 #endif
     also();
     named_sync(4, PRODUCERS);
     if (JOINED || !in_parts(p)) return;
     if ((recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 0) {
-        const uint32_t to = (uint32_t)recompute((int)shared) + ITEM_AT;
+        const uint32_t to = (uint32_t)recompute((int)shared) + WORK_AT;
         int from;
-        shared_store32(to + 8,
-                       (uint32_t)part_of(p, item_at(p, shared_load32(to + 56)), (int)shared_load32(to + 8), &from));
+        shared_store32(to + 8, (uint32_t)part_of(p, work_tile_index(p, shared_load32(to + 56)),
+                                                 (int)shared_load32(to + 8), &from));
         const uint64_t list = kept(to) + 4 * (uint64_t)(uint32_t)from;
         shared_store32(to, (uint32_t)list);
         shared_store32(to + 4, (uint32_t)(list >> 32));
@@ -222,7 +225,7 @@ static __device__ __forceinline__ void keep_work(const struct kp_mla_bwd *p, uin
 
 /* Head `thread` of the work tile, of which `heads` exist, to its place in shared memory. SCALED_STATES: lse2, g, and
  * both factors of dP^T's cells with the scale of the scores. */
-constexpr int SCALED_STATES = ALT && PAIRS;
+constexpr int SCALED_STATES = ALT && STORED_ROWS;
 static __device__ __forceinline__ void keep_state(const struct kp_mla_bwd *p, uint32_t shared,
                                                   const struct kp_mla_row *states, int thread, int heads) {
     float4 y = make_float4(INF, 0, 0, 0);
@@ -244,8 +247,8 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
     uint32_t alive = 0;
     {
         const int thread = (int)threadIdx.x & (PRODUCERS - 1);
-        const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
-        const int heads = (int)shared_load32(shared + ITEM_AT + 24);
+        const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + WORK_AT + 48);
+        const int heads = (int)shared_load32(shared + WORK_AT + 24);
 #pragma unroll
         for (int k = 0; k < PASSES; k++)
             if ((thread >> 3) + STEP * k < heads)
@@ -263,13 +266,13 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
         mbar_wait(shared + Q_FREE + 8 * x, parity);
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const uint32_t to = shared + place_of() + x * SLICE, column = (uint32_t)(thread & 7) * 8 + x * 64;
-        const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + column;
+        const uint16_t *q = (const uint16_t *)kept(shared + WORK_AT + 32) + column;
 #pragma unroll
         for (int k = 0; k < PASSES; k++)
             copy_async16(to + Q_AT + k * STEP * 128, q + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->in.q.head,
                          alive >> k & 1 ? 16 : 0);
         if (x < V_SLICES) {
-            const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + column;
+            const uint16_t *o = (const uint16_t *)kept(shared + WORK_AT + 40) + column;
 #pragma unroll
             for (int k = 0; k < PASSES; k++)
                 copy_async16(to + DOUT_AT + k * STEP * 128,
@@ -282,19 +285,19 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
 
 /* Indices of tile t. Nothing looks at them before the tile is begun: a load takes as long as copying half a tile. */
 static __device__ __forceinline__ struct indices raw_indices(uint32_t shared, int t) {
-    const uint4 x = shared_load128(shared + ITEM_AT);
+    const uint4 x = shared_load128(shared + WORK_AT);
     const struct slots s = {(const int32_t *)((uint64_t)x.y << 32 | x.x), (int)x.z, x.w};
     return load_indices(&s, t);
 }
 
 static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t parity = 0; /* bit 0: of tiles, bit 1: of work tiles with slots */
-    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + ITEM_AT + 56) + 1) {
+    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + WORK_AT + 56) + 1) {
         keep_work(p, work, shared, [] {});
         struct indices next = raw_indices(shared, 0);
 #pragma unroll 1
-        for (int t = 0; 64 * t < (int)shared_load32(shared + ITEM_AT + 8); t++, parity ^= 1) {
-            const uint32_t keys = shared_load32(shared + ITEM_AT + 12);
+        for (int t = 0; 64 * t < (int)shared_load32(shared + WORK_AT + 8); t++, parity ^= 1) {
+            const uint32_t keys = shared_load32(shared + WORK_AT + 12);
             struct indices now; /* -1: not valid */
             now.lo = (uint32_t)next.lo < keys ? next.lo : -1;
             now.hi = (uint32_t)next.hi < keys ? next.hi : -1;
@@ -307,9 +310,9 @@ static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint3
                 if (i == 0) {
                     const uint32_t lo = __ballot_sync(~0u, now.lo >= 0), hi = __ballot_sync(~0u, now.hi >= 0);
                     if (thread < 32) {
-                        const uint32_t note = shared + NOTE_AT + 256 * (parity & 1) + 4 * (uint32_t)thread;
-                        shared_store32(note, (uint32_t)now.lo);
-                        shared_store32(note + 128, (uint32_t)now.hi);
+                        const uint32_t slot_rows = shared + SLOT_ROWS_AT + 256 * (parity & 1) + 4 * (uint32_t)thread;
+                        shared_store32(slot_rows, (uint32_t)now.lo);
+                        shared_store32(slot_rows + 128, (uint32_t)now.hi);
                         if (thread < 2)
                             shared_store32(shared + MASK_AT + 8 * (parity & 1) + 4 * (uint32_t)thread,
                                            thread ? hi : lo);
@@ -319,7 +322,7 @@ static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint3
                 }
                 const uint32_t to = shared + K_AT + place_of() + x * SLICE;
                 const uint16_t *kv =
-                    (const uint16_t *)kept(shared + ITEM_AT + 16) + (uint32_t)(thread & 7) * 8 + x * 64;
+                    (const uint16_t *)kept(shared + WORK_AT + 16) + (uint32_t)(thread & 7) * 8 + x * 64;
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     const int32_t row = __shfl_sync(~0u, k < 2 ? now.lo : now.hi, (thread >> 3) + 16 * (k & 1));

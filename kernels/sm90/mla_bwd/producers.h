@@ -11,46 +11,48 @@
 #endif
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
- * which takes longer. NOTES_READ: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and
- * each consumer warp that reads the notes of n - 2 had done so when it arrived there. */
-constexpr int NOTES_READ = PAIRS || ALT || JOINED;
+ * which takes longer. SLOT_ROWS_FREE: no wait. All K_FREE of tile n - 2 have been awaited, for the copies of n - 1, and
+ * each consumer warp that reads the slot rows of n - 2 had done so when it arrived there. */
+constexpr int SLOT_ROWS_FREE = STORED_ROWS || ALT || JOINED;
 #ifdef CFG_JOINED
-static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
+static __device__ __forceinline__ void publish_slot_rows(const struct kp_mla_bwd *p, uint32_t shared, int t,
+                                                         uint32_t parity) {
     t += (int)shared_load32(shared + FIRST_TILE_AT);
     const uint32_t apart = shared_load32(shared + GROUP_AT + 12);
     const struct entries x = apart ? entries_apart(p, shared, t) : joined_entries(p, shared, t);
     const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
-    if (!PAIRS && p->posts && lane == 0) {
+    if (!STORED_ROWS && p->checkpoints && lane == 0) {
         if (!apart)
             pace(p, shared, t, x.lo);
         else if (t == 0)
             end_pacing(p, shared); /* lists in any order: nobody waits, nor is waited for */
     }
-    const uint32_t note = 256 * parity + 4 * lane;
-    shared_store32(shared + NOTE_AT + note, (uint32_t)x.lo);
-    shared_store32(shared + NOTE_AT + note + 128, (uint32_t)x.hi);
+    const uint32_t offset = 256 * parity + 4 * lane;
+    shared_store32(shared + SLOT_ROWS_AT + offset, (uint32_t)x.lo);
+    shared_store32(shared + SLOT_ROWS_AT + offset + 128, (uint32_t)x.hi);
     const uint32_t query = rank_of(); /* CTAS = 2: the CTA's own alone */
-    shared_store32(shared + ENTRY_BITS_AT + note, CTAS == 2 ? x.lo_bits >> query & 1 : x.lo_bits);
-    shared_store32(shared + ENTRY_BITS_AT + note + 128, CTAS == 2 ? x.hi_bits >> query & 1 : x.hi_bits);
+    shared_store32(shared + ENTRY_BITS_AT + offset, CTAS == 2 ? x.lo_bits >> query & 1 : x.lo_bits);
+    shared_store32(shared + ENTRY_BITS_AT + offset + 128, CTAS == 2 ? x.hi_bits >> query & 1 : x.hi_bits);
     if (lane == 0) shared_store32(shared + PLACE_AT + 4 * parity, x.place);
 }
 #else
-static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
+static __device__ __forceinline__ void publish_slot_rows(const struct kp_mla_bwd *p, uint32_t shared, int t,
+                                                         uint32_t parity) {
     struct indices x;
     {
-        const int slot = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + ITEM_AT + 8);
-        const int32_t *list = (const int32_t *)kept(shared + ITEM_AT) + slot;
+        const int slot = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + WORK_AT + 8);
+        const int32_t *list = (const int32_t *)kept(shared + WORK_AT) + slot;
         x.lo = slot < n ? list[0] : -1;
         x.hi = slot + 32 < n ? list[32] : -1;
     }
-    if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) pace(p, shared, t, x.lo);
-    if (!NOTES_READ) mbar_wait(shared + K_FREE, parity ^ 1);
-    const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
+    if (!STORED_ROWS && p->checkpoints && (recompute((int)threadIdx.x) & 31) == 0) pace(p, shared, t, x.lo);
+    if (!SLOT_ROWS_FREE) mbar_wait(shared + K_FREE, parity ^ 1);
+    const uint32_t keys = shared_load32(shared + WORK_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
     if ((uint32_t)x.hi >= keys) x.hi = -1;
-    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * lane;
-    shared_store32(note, (uint32_t)x.lo);
-    shared_store32(note + 128, (uint32_t)x.hi);
+    const uint32_t slot_rows = shared + SLOT_ROWS_AT + 256 * parity + 4 * lane;
+    shared_store32(slot_rows, (uint32_t)x.lo);
+    shared_store32(slot_rows + 128, (uint32_t)x.hi);
     const uint32_t lo = __ballot_sync(~0u, x.lo >= 0), hi = __ballot_sync(~0u, x.hi >= 0);
     if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
 }
@@ -62,16 +64,16 @@ struct copies {
     const uint16_t *from[PASSES];
     uint32_t valid;
 };
-/* Of the tile whose notes are in place `parity`. */
+/* Of the tile whose slot rows are in buffer `parity`. */
 static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
                                                  uint32_t parity) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x) & (PRODUCERS - 1);
-    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * (thread >> 3);
-    const uint16_t *kv = (const uint16_t *)kept(shared + ITEM_AT + 16) + (thread & 7) * 8;
+    const uint32_t slot_rows = shared + SLOT_ROWS_AT + 256 * parity + 4 * (thread >> 3);
+    const uint16_t *kv = (const uint16_t *)kept(shared + WORK_AT + 16) + (thread & 7) * 8;
     int32_t row[PASSES];
     c->valid = 0;
 #pragma unroll
-    for (int k = 0; k < PASSES; k++) row[k] = (int32_t)shared_load32(note + 4 * STEP * k);
+    for (int k = 0; k < PASSES; k++) row[k] = (int32_t)shared_load32(slot_rows + 4 * STEP * k);
 #pragma unroll
     for (int k = 0; k < PASSES; k++) {
         c->valid |= (row[k] >= 0 ? 16u : 0) << k;
@@ -108,7 +110,7 @@ static __device__ __forceinline__ void settle_copies(int pending) {
 
 /* The order in which slices of Q and dO are copied. Woven: slice x is in places x and x + 1; place 0 is read last. */
 static __device__ __forceinline__ uint32_t copied_slice(uint32_t i) {
-    return !WOVEN ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
+    return !INTERLEAVED ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
 }
 static __device__ __forceinline__ void copy_head(uint32_t to, const void *from, int bytes) {
     if (PASSING)
@@ -123,8 +125,8 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
     uint32_t alive = 0;
     {
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
-        const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
-        const int heads = (int)shared_load32(shared + ITEM_AT + 24);
+        const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + WORK_AT + 48);
+        const int heads = (int)shared_load32(shared + WORK_AT + 24);
         float lse2[PASSES];
 #pragma unroll
         for (int k = 0; k < PASSES; k++) {
@@ -143,12 +145,12 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
 #pragma unroll 1
     for (uint32_t i = 0; i < SLICES; i++) {
         const uint32_t x = copied_slice(i);
-        uint32_t to = WOVEN ? 0 : shared + place_of() + x * Q_STEP;
+        uint32_t to = INTERLEAVED ? 0 : shared + place_of() + x * Q_STEP;
         mbar_wait(shared + Q_FREE + 8 * x, parity);
-        if (WOVEN && x < 8) mbar_wait(shared + Q_FREE + 8 * ((x + 1) & 7), parity);
+        if (INTERLEAVED && x < 8) mbar_wait(shared + Q_FREE + 8 * ((x + 1) & 7), parity);
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
-        if (WOVEN) to = shared + place_of() + x * Q_STEP;
-        if (WOVEN && x < 8) { /* chunks 4 .. 7 of the next place, or 0 .. 3 of this one */
+        if (INTERLEAVED) to = shared + place_of() + x * Q_STEP;
+        if (INTERLEAVED && x < 8) { /* chunks 4 .. 7 of the next place, or 0 .. 3 of this one */
             const uint32_t mine = ((uint32_t)thread >> 2 & 1) == rank_of(), row = (uint32_t)thread >> 3;
             const uint32_t chunk = ((uint32_t)thread & 3) + 4 * mine;
             to = shared + row * 128 + (chunk ^ (row & 7)) * 16 + ((x + mine) & 7) * Q_STEP;
@@ -169,12 +171,12 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
                       alive >> k & 16);
         }
 #else
-        const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
+        const uint16_t *q = (const uint16_t *)kept(shared + WORK_AT + 32) + (thread >> 3) * p->in.q.head + column;
 #pragma unroll
         for (int k = 0; k < PASSES; k++, q += STEP * p->in.q.head) /* 16 bytes, or none: then the address is not used */
             copy_head(to + Q_AT + k * STEP * 128, q, alive >> k & 16);
         if (x < V_SLICES) {
-            const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + (thread >> 3) * p->dout.head + column;
+            const uint16_t *o = (const uint16_t *)kept(shared + WORK_AT + 40) + (thread >> 3) * p->dout.head + column;
 #pragma unroll
             for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
                 copy_head(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
@@ -192,7 +194,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
 /* Group g is there, all but the latest `pending` being so. Pairs that store rows, those of the
  * third schedule and NEAR: signalled while copies of IN_FLIGHT later groups are under way; others have more stores or
  * additions to memory under way, and waiting would hold them up. */
-constexpr int IN_FLIGHT = SUMMED || WOVEN || NEAR ? 2 : 0;
+constexpr int IN_FLIGHT = SUMMED || INTERLEAVED || NEAR ? 2 : 0;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
@@ -200,12 +202,12 @@ static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pe
 
 /* For dist. One thread, when nobody reads the place of the tile before the last any more: where the sums of P' of this
  * tile will go. */
-static __device__ __forceinline__ void note_dist(const struct kp_mla_bwd *p, uint32_t shared, uint32_t state) {
+static __device__ __forceinline__ void publish_dist_dst(const struct kp_mla_bwd *p, uint32_t shared, uint32_t state) {
     const uint32_t place = shared + DIST_AT + 8 * (state & 1);
     uint64_t to = kept(shared + DIST_AT + 8 * (state & 1 ^ 1)) + 256;
     if (state < 4) {
-        const count index = item_at(p, shared_load32(shared + ITEM_AT + 56));
-        const struct item w = work_of(p, index);
+        const count index = work_tile_index(p, shared_load32(shared + WORK_AT + 56));
+        const struct work_tile w = work_of(p, index);
         to = dist_of(p, index, &w);
     }
     shared_store32(place, (uint32_t)to);
@@ -220,22 +222,22 @@ static __device__ __forceinline__ void store_dist(uint32_t shared, uint32_t pari
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_pacing(shared);
+    if (!STORED_ROWS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_pacing(shared);
     if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of work tiles with slots; the rest: the tile */
-    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + ITEM_AT + 56) + 1) {
+    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + WORK_AT + 56) + 1) {
         keep_work(p, work, shared, [=] {
             if (AHEAD && (recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 32) keep_next(p, work + 1, shared);
         });
 #pragma unroll 1
-        for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
+        for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + WORK_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
-                note_rows(p, shared, (int)(state >> 2), state & 1);
-            else if (!NOTES_READ)
+                publish_slot_rows(p, shared, (int)(state >> 2), state & 1);
+            else if (!SLOT_ROWS_FREE)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32)
-                note_dist(p, shared, state);
+                publish_dist_dst(p, shared, state);
             struct copies c;
             find_rows(p, shared, &c, state & 1);
 #pragma unroll
@@ -261,7 +263,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 if (!BY_GROUPS) mbar_arrive(shared + Q_FULL);
                 if (FREES_DS) free_ahead(shared);
 #if CFG_DETERMINISTIC
-                if (ALT) tell_most(shared);
+                if (ALT) publish_max_magnitudes(shared);
 #endif
                 state ^= 2;
                 continue;
@@ -293,6 +295,6 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
         mbar_wait(shared + K_FREE, (state & 1) ^ 1);
         store_dist(shared, state & 1);
     }
-    if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_pacing(p, shared);
+    if (!STORED_ROWS && p->checkpoints && (threadIdx.x & (PRODUCERS - 1)) == 0) end_pacing(p, shared);
 }
 #endif

@@ -25,7 +25,7 @@ static __device__ __forceinline__ void keep_next(const struct kp_mla_bwd *p, uin
     uint32_t heads = 0;
     shared_store128(shared + NEXT_HEAD, make_uint4(0, 1, 2, 3));
     if (!in_parts(p) && p->ahead && has_work(p, work)) {
-        const struct item w = work_of(p, item_at(p, work));
+        const struct work_tile w = work_of(p, work_tile_index(p, work));
         heads = (uint32_t)min(max(p->in.heads_q - w.head, 0), p->ahead);
         keep4(to, (uint64_t)states_of(p, &w), heads);
         keep4(to + 16, p->out.data + 2 * (uint64_t)(w.b * p->out.batch + w.i * p->out.row + w.head * p->out.head),

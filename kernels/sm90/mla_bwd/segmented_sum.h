@@ -2,7 +2,7 @@
  * Part of sum_rows.cu: adds the rows that stored_rows.h stored
  * for the slots to the kv rows that they name.
  *
- * The sorted list is cut in segments of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
+ * The sorted list is cut in segments of KP_MLA_ROWS_SEGMENT slots, each for a team of D / 8 threads; thread c adds
  * 16 bytes c of the slots' rows in the order of the list. Where the kv row changes, what was added
  *   belongs to a kv row all of whose slots are in the segment  --> + sum[kv row]
  *   else, to its first or its last kv row                      --> shared memory, for fixup_teams()
@@ -16,7 +16,7 @@
 #include "kernels/device/row16.h"
 #include "kernels/params/mla_rows.h"
 
-constexpr uint32_t SEGMENT = KP_MLA_ROWS_STRETCH, AHEAD = 8, TEAMS = KP_MLA_ROWS_TEAMS(576);
+constexpr uint32_t SEGMENT = KP_MLA_ROWS_SEGMENT, AHEAD = 8, TEAMS = KP_MLA_ROWS_TEAMS(576);
 static_assert(TEAMS == KP_MLA_ROWS_TEAMS(512), "as many for both");
 static_assert(SEGMENT % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read as two vectors");
 
@@ -27,7 +27,7 @@ struct list {
 };
 static __device__ __forceinline__ struct list list_of(const struct kp_mla_bwd_rows *p) {
     return {(const uint32_t *)p->keys, (const uint32_t *)p->slots, (uint32_t)p->n,
-            (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k), (uint32_t)p->stretch};
+            (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k), (uint32_t)p->segment};
 }
 static __device__ __forceinline__ uint32_t n_segments_of(const struct list *l) {
     return (l->n + l->length - 1) / l->length;
@@ -141,7 +141,7 @@ static __device__ __forceinline__ const struct segments *load_segments(const str
         *(uint4 *)(&x.keys[0][0] + i) = key;
         *(uint4 *)(&x.slots[0][0] + i) = slot;
         if (p->bwd.head_blocks > 1) continue;
-        const uint8_t *units = (const uint8_t *)p->bwd.pairs + 2 * p->n * p->bwd.in.dim_qk;
+        const uint8_t *units = (const uint8_t *)p->bwd.stored_rows + 2 * p->n * p->bwd.in.dim_qk;
         const auto unit_of = [&](uint32_t own_key, uint32_t own_slot) {
             return row16_unit_of(own_key != l.none ? units[own_slot] : 0);
         };
@@ -170,9 +170,9 @@ static __device__ __forceinline__ void sum_segment(const struct kp_mla_bwd_rows 
     const struct segment own = segment_of(&l, s, SEGMENT);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
-    const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
+    const uint4 *rows = (const uint4 *)p->bwd.stored_rows + c;
     asm("" : "+l"(rows)); /* one address, to which a slot's place is added in one instruction */
-    const uint8_t *units = (const uint8_t *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
+    const uint8_t *units = (const uint8_t *)((const uint4 *)p->bwd.stored_rows + n_rows * TEAM);
     uint32_t key = x_keys[0], keys[AHEAD];
     if (key == l.none) return;
     int before = began_before(&l, &own, key);

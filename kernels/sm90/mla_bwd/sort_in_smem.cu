@@ -5,8 +5,8 @@
  *
  *   ORDER  a CTA takes a block of queries of a chunk: its slots in the order of their rows --> runs; where each row's
  *          begin in it --> begins[block][row]
- *   MERGE  a CTA takes `share` rows of a chunk: of all its blocks the piece of the run --> slots, keys. What stands
- *          before these rows is the sum of where they begin in each block
+ *   MERGE  a CTA takes `merge_rows` rows of a chunk: of all its blocks the piece of the run --> slots, keys. What
+ *          stands before these rows is the sum of where they begin in each block
  *
  * ORDER counts places up by shared atomics, a round of slots of one query at a time. A query names a row once, as a
  * rule; places then are those of the slots' order, and the run ascends. A block whose run does not, because a round
@@ -249,12 +249,12 @@ static __device__ __forceinline__ void order_block(const struct kp_mla_bwd_rows 
 
 /* ------------------------------------------------------------------ merge -------------------------- */
 
-/* What a CTA takes: `share` rows of a chunk. */
+/* What a CTA takes: `merge_rows` rows of a chunk. */
 struct task {
     uint32_t chunk, row, rows;
 };
 static __device__ __forceinline__ struct task task_of(const struct kp_mla_bwd_rows *p, uint32_t own) {
-    const uint32_t all = rows_of(&p->bwd), each = (uint32_t)p->share, tasks = (all + each - 1) / each;
+    const uint32_t all = rows_of(&p->bwd), each = (uint32_t)p->merge_rows, tasks = (all + each - 1) / each;
     const uint32_t chunk = own / tasks, row = (own - chunk * tasks) * each;
     return {chunk, row, min(each, all - row)};
 }
@@ -269,7 +269,7 @@ static __device__ __forceinline__ uint32_t last_start(const uint32_t *start, uin
 /* Of rows row .. row + rows - 1 and all blocks: start[x], where row + x begins among the slots of these rows, and
  * start[rows], how many there are; to[x][block], what is to be added to a place in the block's run so that it is one
  * among these slots; *first: the slots of all rows before. */
-static __device__ __forceinline__ void find_places(const struct kp_mla_bwd_rows *p, const struct task *t,
+static __device__ __forceinline__ void find_offsets(const struct kp_mla_bwd_rows *p, const struct task *t,
                                                    uint32_t *start, uint32_t *to, uint32_t pitch, uint32_t *first) {
     const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, counters = KP_MLA_SLOTS_COUNTERS(rows_of(&p->bwd));
     const uint32_t lane = threadIdx.x & 31, rows = t->rows;
@@ -380,12 +380,12 @@ static __device__ __forceinline__ void store_list(uint32_t *keys, uint32_t *slot
 /* Task `own` of all chunks'; what it is about is read anew after a barrier, for want of registers. */
 static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *p, uint32_t own, uint32_t *x) {
     __shared__ uint32_t again, first; /* own; the slots of all rows before */
-    const uint32_t each = (uint32_t)p->share, pitch = (uint32_t)p->bwd.sort_blocks | 1;
+    const uint32_t each = (uint32_t)p->merge_rows, pitch = (uint32_t)p->bwd.sort_blocks | 1;
     uint32_t *start = x, *to = start + (each + 7) / 4 * 4, *region = to + (each * pitch + 3) / 4 * 4;
     if (threadIdx.x == 0) again = own;
     {
         const struct task t = task_of(p, own);
-        find_places(p, &t, start, to, pitch, &first);
+        find_offsets(p, &t, start, to, pitch, &first);
         const uint32_t skew = first & 3;
         if (start[t.rows] + skew <= KP_MLA_SLOTS_REGION)
             place_pieces(p, &t, to, pitch, region + skew);
@@ -406,8 +406,9 @@ static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *
 /* CTAs, as many as the device works on at once, step by the grid's size: the next launch overlaps with them. */
 extern "C" __global__ void __launch_bounds__(THREADS, 3) CFG(const __grid_constant__ struct kp_mla_bwd_rows p) {
     extern __shared__ __align__(16) uint32_t x[];
-    const uint32_t each = STEP == KP_MLA_SLOTS_ORDER ? (uint32_t)p.bwd.sort_blocks
-                                                     : (rows_of(&p.bwd) + (uint32_t)p.share - 1) / (uint32_t)p.share;
+    const uint32_t each = STEP == KP_MLA_SLOTS_ORDER
+                              ? (uint32_t)p.bwd.sort_blocks
+                              : (rows_of(&p.bwd) + (uint32_t)p.merge_rows - 1) / (uint32_t)p.merge_rows;
     const uint32_t chunks = (uint32_t)((p.bwd.n + p.chunk - 1) / p.chunk);
     grid_release();
     if (STEP == KP_MLA_SLOTS_ORDER) {

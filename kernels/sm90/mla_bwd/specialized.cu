@@ -21,11 +21,11 @@
  *   Q, K     D/64 slices of 8192 each                   147,456     131,072
  *   dO       8 slices                                    65,536      65,536
  *   P, dS    64 heads x 64 slots each                    16,384      16,384
- *   rest     NOTE_AT and on                               3,072       3,072     232,448 and 216,064 in all
+ *   rest     SLOT_ROWS_AT and on                               3,072       3,072     232,448 and 216,064 in all
  * Barriers: arrivals --> who waits
  *   Q_FULL [group]       128 producers, group 0 also 2 for the states --> compute
  *   Q_FREE [slice]       4 warps of gradients --> producers
- *   K_FULL [group]       128 producers, group 0 also 1 for mask and notes --> compute
+ *   K_FULL [group]       128 producers, group 0 also 1 for mask and slot rows --> compute
  *   K_FREE [4]           4 warps of compute w, dQ being done with slices 4 w, 4 w + 1, then with the next two
  *                        --> producers; slice 8 needs the later ones of both
  *   PD_FULL              8 warps of compute --> compute and gradients
@@ -34,7 +34,7 @@
  *   named 3              gradients: their work tile
  *   named 4              producers: their work tile
  *   named 5              compute, f16: bounds of dS are left
- * Phases: a tile, for Q a work tile with at least one slot. Notes and mask of tile n are in place n % 2: they are
+ * Phases: a tile, for Q a work tile with at least one slot. Slot rows and mask of tile n are in buffer n % 2: they are
  * rewritten after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
 #include "kernels/sm90/mla_bwd/cells.h"
 #include "kernels/sm90/mla_bwd/specialized_gradients.h"
@@ -110,8 +110,8 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
     for (uint32_t work = 0; has_work(p, work); work++) {
         named_sync(1 + W, 128); /* the last work tile's are read */
         if ((threadIdx.x & 127) == 0) {
-            const count index = item_at(p, work);
-            const struct item w = work_of(p, index);
+            const count index = work_tile_index(p, work);
+            const struct work_tile w = work_of(p, index);
             keep_rows<W>(p, index, &w, shared);
         }
         named_sync(1 + W, 128);

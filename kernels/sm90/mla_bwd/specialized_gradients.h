@@ -49,11 +49,11 @@ static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uin
                                                  uint32_t shared) {
     named_sync(3, 128); /* the last work tile's are read */
     if ((threadIdx.x & 127) == 0) {
-        const count index = item_at(p, work);
-        const struct item w = work_of(p, index);
+        const count index = work_tile_index(p, work);
+        const struct work_tile w = work_of(p, index);
         const uint32_t tiles = (uint32_t)(slots_at(p, index, &w) + 63) / 64;
-        const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((index * p->in.topk - (int64_t)n * 64) * D)
-                                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
+        const uint64_t base = STORED_ROWS ? p->stored_rows + 4 * (uint64_t)((index * p->in.topk - (int64_t)n * 64) * D)
+                                          : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
         keep4(shared + SUMS_AT, base, (uint64_t)work << 32 | (n + tiles));
     }
     named_sync(3, 128);

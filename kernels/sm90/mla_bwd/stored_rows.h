@@ -44,7 +44,7 @@ static __device__ __forceinline__ uint32_t finite_of(uint32_t pair) {
 
 /* Of slices of Q (W = 0) or dO, the 16 bytes of this thread and those 2048 bytes further each time. Even: between
  * barriers 5 and 6 of a work tile's first tile, when no warp reads the last one's any more. */
-template <int W> static __device__ __forceinline__ void note_most(uint32_t shared, int first) {
+template <int W> static __device__ __forceinline__ void store_max_magnitude(uint32_t shared, int first) {
     if (!first) return;
     const uint32_t from =
         shared + (W ? DOUT_AT : Q_AT) + (ALT ? place_of() : 16 * ((uint32_t)recompute((int)threadIdx.x) & 127));
@@ -65,7 +65,7 @@ template <int W> static __device__ __forceinline__ void note_most(uint32_t share
     most = __reduce_max_sync(~0u, most);
     if (lane_of() == 0) shared_store32(shared + MOST_AT + 4 * (4 * W + (uint32_t)warp_of()), most);
 }
-static __device__ __forceinline__ float noted_most(uint32_t shared, uint32_t k) {
+static __device__ __forceinline__ float max_magnitude(uint32_t shared, uint32_t k) {
     const uint4 x = shared_load128(shared + MOST_AT + 16 * k);
     return unpack16(TYPE, max(max(x.x, x.y), max(x.z, x.w)) >> 16);
 }
@@ -73,7 +73,7 @@ static __device__ __forceinline__ float noted_most(uint32_t shared, uint32_t k) 
 /* ---- where to, and what ---- */
 
 /* Where a lane stores what it has of slot g of its warp; slot g + 8 follows 16 D bytes further. */
-struct places {
+struct scatter_dst {
     uint64_t address;
     uint32_t off;       /* bit r: slot g + 8 r is not valid */
     float factor[2];    /* f16: 2^k of both */
@@ -81,7 +81,7 @@ struct places {
 };
 
 /* power: of two, of the tile's P and dS. */
-static __device__ __forceinline__ void store_unit(const struct places *to, uint32_t sums, int tile, int r,
+static __device__ __forceinline__ void store_unit(const struct scatter_dst *to, uint32_t sums, int tile, int r,
                                                   uint32_t exponent, uint32_t power) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
     if ((thread & 3) == 0 && !(to->off >> r & 1))
@@ -89,27 +89,27 @@ static __device__ __forceinline__ void store_unit(const struct places *to, uint3
 }
 
 /* Alternating: producers, of what each has copied itself, when it is there. */
-static __device__ __forceinline__ void tell_most(uint32_t shared) {
-    note_most<0>(shared, 1);
-    note_most<1>(shared, 1);
+static __device__ __forceinline__ void publish_max_magnitudes(uint32_t shared) {
+    store_max_magnitude<0>(shared, 1);
+    store_max_magnitude<1>(shared, 1);
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(shared + MOST_FULL);
 }
 
-/* Which slots are valid; before the tile's notes are let go of. */
-static __device__ __forceinline__ void begin_rows(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
-                                                  uint32_t note) {
+/* Which slots are valid; before the tile's slot rows are released. */
+static __device__ __forceinline__ void begin_rows(const struct kp_mla_bwd *p, struct scatter_dst *to, uint32_t shared,
+                                                  uint32_t buf) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
-    const uint32_t notes = shared + NOTE_AT + 256 * note + 4 * slot;
+    const uint32_t slot_rows = shared + SLOT_ROWS_AT + 256 * buf + 4 * slot;
     to->off = 3, to->exponents = 0;
-    if (p->dkv.data) to->off = shared_load32(notes) >> 31 | shared_load32(notes + 32) >> 31 << 1;
+    if (p->dkv.data) to->off = shared_load32(slot_rows) >> 31 | shared_load32(slot_rows + 32) >> 31 << 1;
 }
 /* Slots g + 8 r get their bound and P^T and dS^T of them, registers 4 kk + 2 h + r, their power of two. sums: where
- * rows and units of the work tile begin is kept, tile: of it, if the units are to be stored; note: the place of its
- * kv rows. */
-static __device__ __forceinline__ void bound_rows(struct places *to, struct tile *t, int r, uint32_t shared,
-                                                  uint32_t sums, int tile, uint32_t note, int store) {
-    const float q = noted_most(shared, 0), o = noted_most(shared, 1);
+ * rows and units of the work tile begin is kept, tile: of it, if the units are to be stored; buf: which
+ * buffer has its kv rows. */
+static __device__ __forceinline__ void bound_rows(struct scatter_dst *to, struct tile *t, int r, uint32_t shared,
+                                                  uint32_t sums, int tile, uint32_t buf, int store) {
+    const float q = max_magnitude(shared, 0), o = max_magnitude(shared, 1);
     uint32_t prob = 0, ds = 0;
 #pragma unroll
     for (int k = r; k < 16; k += 2) prob = most_pair(prob, t->probs[k]), ds = most_pair(ds, t->ds[k]);
@@ -131,25 +131,25 @@ static __device__ __forceinline__ void bound_rows(struct places *to, struct tile
             t->ds[k] = multiply_bf16x2(t->ds[k], both);
         }
     }
-    if (store) store_unit(to, sums, tile, r, exponent, SCALED ? (uint32_t)exponent_at(shared, note) : 0);
+    if (store) store_unit(to, sums, tile, r, exponent, SCALED ? (uint32_t)exponent_at(shared, buf) : 0);
 }
 /* After barrier 6, before the tile's first product of dkv. */
 template <int W>
-static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, struct places *to, struct tile *t,
-                                                    uint32_t shared, uint32_t sums, int tile, uint32_t note) {
-    begin_rows(p, to, shared, note);
+static __device__ __forceinline__ void begin_dst(const struct kp_mla_bwd *p, struct scatter_dst *to, struct tile *t,
+                                                 uint32_t shared, uint32_t sums, int tile, uint32_t buf) {
+    begin_rows(p, to, shared, buf);
 #pragma unroll
-    for (int r = 0; r < 2; r++) bound_rows(to, t, r, shared, sums, tile, note, CTAS == 1 && W == 0);
+    for (int r = 0; r < 2; r++) bound_rows(to, t, r, shared, sums, tile, buf, CTAS == 1 && W == 0);
 }
 /* half: of each 64 columns, that this CTA stores. */
-static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *, struct places *to, uint32_t,
-                                                   uint32_t sums, int tile, uint32_t, uint32_t half) {
+static __device__ __forceinline__ void find_dst(const struct kp_mla_bwd *, struct scatter_dst *to, uint32_t,
+                                                uint32_t sums, int tile, uint32_t, uint32_t half) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
     to->address = address_of(kept(sums) + 64 * half + 16 * (thread & 3), 64 * (uint32_t)tile + slot, 2 * D);
 }
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. */
-static __device__ __forceinline__ void add_places(const float d[16], const struct places *to, uint32_t column) {
+static __device__ __forceinline__ void write_columns(const float d[16], const struct scatter_dst *to, uint32_t column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float f = TYPE == KP_BF16 ? 1 : to->factor[r];

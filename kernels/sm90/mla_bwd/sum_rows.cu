@@ -201,7 +201,7 @@ template <int DIM> static __device__ __forceinline__ void run_step(const struct 
     constexpr int TEAM = KP_MLA_ROWS_TEAM(DIM);
     const uint32_t team = threadIdx.x / TEAM, s = blockIdx.x * TEAMS + team;
     const int c = (int)threadIdx.x % TEAM;
-    if (STEP == KP_MLA_ROWS_WALK) {
+    if (STEP == KP_MLA_ROWS_SUM) {
         struct ends *ends = shared_ends();
         const struct segments *x = load_segments(p);
         if (team < TEAMS && p->bwd.head_blocks == 1)
@@ -211,7 +211,7 @@ template <int DIM> static __device__ __forceinline__ void run_step(const struct 
         __syncthreads();
         if (team < TEAMS) fixup_teams<TEAM>(p, team, c, x, ends);
     } else {
-        if (team < TEAMS && (uint64_t)s * (uint64_t)p->stretch < (uint64_t)p->n) fixup<TEAM>(p, s, c);
+        if (team < TEAMS && (uint64_t)s * (uint64_t)p->segment < (uint64_t)p->n) fixup<TEAM>(p, s, c);
     }
 }
 
@@ -226,5 +226,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         run_step<576>(&p);
     else
         run_step<512>(&p);
-    if (STEP == KP_MLA_ROWS_JOIN) grid_wait();
+    if (STEP == KP_MLA_ROWS_FIXUP) grid_wait();
 }

@@ -426,14 +426,14 @@ static __device__ __forceinline__ void store_part(const struct state *c, const s
     if (c->wg || (c->lane & 3)) return;
     ((float *)kp->part_m)[row] = c->m[r];
     ((float *)kp->part_l)[row] = l;
-    ((float *)kp->part_top)[row] = largest;
+    ((float *)kp->part_max_logits)[row] = largest;
 }
 
 template <int WG>
 static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp,
                                               const struct piece *y) {
     const struct kp_mla *p = &kp->in;
-    struct item w = y->w;
+    struct work_tile w = y->w;
     const int row = row_of(c), t = c->lane & 3;
     int finite = 1, queries = 1;
     if (JOINED) {

@@ -39,7 +39,7 @@ struct turn {
 };
 
 struct piece {
-    struct item w;          /* JOINED: b alone */
+    struct work_tile w;     /* JOINED: b alone */
     struct slots s;         /* of the query; JOINED: or of the group */
     int first, tiles, part; /* part: -1 if the query is whole */
     int64_t pieces;         /* that came before */
@@ -61,7 +61,7 @@ static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp,
         work_tile = kp->from + kp->whole * gridDim.x + cut_tile;
     }
     if (work_tile >= kp->until) return 0;
-    x->w = item_of(p, work_tile);
+    x->w = work_tile_of(p, work_tile);
     x->s = slots_of(p, x->w.b, x->w.i);
     x->tiles = (x->s.n + 63) / 64 - x->first;
     if (x->part >= 0) x->tiles = x->tiles < 0 ? 0 : x->tiles < kp->length ? x->tiles : kp->length;

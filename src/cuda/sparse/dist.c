@@ -54,7 +54,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.work_tiles == 0) return ATTN_OK;
     struct kp_dist kp = attn_cuda_dist_params(p, args);
-    kp.items = g.work_tiles;
+    kp.work_tiles = g.work_tiles;
     kp.blocks = (int32_t)g.blocks;
     kp.splits = (int32_t)g.splits;
     const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.work_tiles, g.capacity),

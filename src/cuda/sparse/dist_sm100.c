@@ -61,13 +61,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct geometry g = lay_out(dev, p);
     struct kp_dist_sm100 kp = {.dist = attn_cuda_dist_params(p, args), .share = g.share};
     if (g.queries == 0) return ATTN_OK;
-    kp.dist.items = g.queries * g.splits;
+    kp.dist.work_tiles = g.queries * g.splits;
     kp.dist.blocks = 1;
     kp.dist.splits = (int32_t)g.splits;
     kp.kv_rows = attn_cuda_mla_map_rows(&kp.dist.in);
     TRY(attn_cuda_mla_map_heads(dev, "q", &kp.dist.in, &kp.dist.in.q, c->dim, (uint32_t)c->heads / 2, 64, &kp.q));
     TRY(attn_cuda_mla_map_keys(dev, &kp.dist.in, 64, &kp.kv));
-    const struct attn_cuda_grid grid = {.x = (uint32_t)(2 * attn_cuda_lesser(kp.dist.items, g.pairs)),
+    const struct attn_cuda_grid grid = {.x = (uint32_t)(2 * attn_cuda_lesser(kp.dist.work_tiles, g.pairs)),
                                         .y = 1,
                                         .z = 1,
                                         .threads = KP_DIST_SM100_THREADS,

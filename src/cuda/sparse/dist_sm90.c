@@ -45,10 +45,10 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct kp_dist_sm90_config *c = k->impl;
     if (work_tiles(p) == 0) return ATTN_OK;
     struct kp_dist kp = attn_cuda_dist_params(p, args);
-    kp.items = work_tiles(p);
+    kp.work_tiles = work_tiles(p);
     kp.blocks = kp.splits = 1;
     const struct attn_cuda_grid grid = {
-        .x = (uint32_t)attn_cuda_lesser(kp.items * attn_cuda_blocks(p->topk, 64), attn_cuda_limits_of(dev)->n_sms),
+        .x = (uint32_t)attn_cuda_lesser(kp.work_tiles * attn_cuda_blocks(p->topk, 64), attn_cuda_limits_of(dev)->n_sms),
         .y = 1,
         .z = 1,
         .threads = KP_MLA_FWD_SM90_THREADS,

@@ -11,7 +11,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .head_block = c->heads,
         .threads = KP_MLA_BWD_THREADS(*c),
         .shared_bytes = KP_MLA_BWD_SHARED(c->dtype, c->dim, c->heads, c->slots, c->head_warps),
-        .pairs = c->deterministic ? 4 : 0,
+        .stored_bytes = c->deterministic ? 4 : 0,
     };
 }
 

@@ -10,14 +10,14 @@
 struct attn_cuda_mla_bwd_main {
     const char *symbol;
     int32_t head_block, threads, shared_bytes;
-    int32_t dist_blocks; /* parts of a head block over which it sums P' for dist; 0 or 1 = one */
-    int32_t ctas;        /* per SM, at most; 0 = a CTA for every work tile */
-    int32_t cluster;     /* CTAs that share a work tile; 0 or 1 = none. The grid has `cluster` CTAs for each */
-    int32_t permuted;    /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
-    int32_t parts;       /* 1: splits work tiles, struct kp_mla_bwd.parts, where whole ones leave SMs idle */
-    int32_t together;    /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
-    int32_t ahead;       /* heads of 64 whose row statistics it can form in each key tile but a work tile's first */
-    int32_t pairs;       /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
+    int32_t dist_blocks;  /* parts of a head block over which it sums P' for dist; 0 or 1 = one */
+    int32_t ctas;         /* per SM, at most; 0 = a CTA for every work tile */
+    int32_t cluster;      /* CTAs that share a work tile; 0 or 1 = none. The grid has `cluster` CTAs for each */
+    int32_t permuted;     /* 1: adds to sums with columns as KP_MLA_BWD_PERMUTED says, in the workspace always */
+    int32_t parts;        /* 1: splits work tiles, struct kp_mla_bwd.parts, where whole ones leave SMs idle */
+    int32_t together;     /* 1: keeps its CTAs together by struct kp_mla_bwd.checkpoints */
+    int32_t ahead;        /* heads of 64 whose row statistics it can form in each key tile but a work tile's first */
+    int32_t stored_bytes; /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
     int32_t maps; /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of a work tile */
     /* Stored rows of 2 bytes a number: > 0, the launch takes struct kp_mla_bwd_rows and can sum the rows that the

@@ -34,7 +34,7 @@ attn_status attn_cuda_mla_bwd_joined_queue(const struct attn_core_device *dev, c
 /* Offsets in bytes. */
 struct attn_cuda_mla_bwd_joined_rows {
     int64_t rows, chunk; /* stored rows of a group, at most; groups of a launch of the main kernel */
-    uint64_t pairs, list, lengths, keys[2], slots[2], counts, scanned, totals, parts, bytes;
+    uint64_t stored_rows, list, lengths, keys[2], slots[2], counts, scanned, totals, parts, bytes;
 };
 /* listed: groups that are joined at a time; round: those that the device works on at once. */
 struct attn_cuda_mla_bwd_joined_rows attn_cuda_mla_bwd_joined_rows_of(const struct attn_core_device *dev,

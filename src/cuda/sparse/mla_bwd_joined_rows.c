@@ -19,7 +19,7 @@ static uint64_t take(struct attn_cuda_mla_bwd_joined_rows *g, int64_t n, int64_t
 }
 
 static int64_t sort_blocks(int64_t n) { return attn_cuda_blocks(n, KP_MLA_SORT_BLOCK); }
-static int64_t segment_of(const attn_problem *p) { return (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH; }
+static int64_t segment_of(const attn_problem *p) { return (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_SEGMENT; }
 
 /* Stored rows take 1/16 of the memory at most, as those of queries apart (mla_bwd_steps.c), in whole rounds. */
 struct attn_cuda_mla_bwd_joined_rows attn_cuda_mla_bwd_joined_rows_of(const struct attn_core_device *dev,
@@ -35,7 +35,7 @@ struct attn_cuda_mla_bwd_joined_rows attn_cuda_mla_bwd_joined_rows_of(const stru
     if (g.chunk > round) g.chunk -= g.chunk % round;
     g.chunk = g.chunk < 1 ? 1 : attn_cuda_lesser(g.chunk, listed);
     const int64_t n = g.chunk * g.rows;
-    g.pairs = take(&g, n, bytes);
+    g.stored_rows = take(&g, n, bytes);
     g.list = take(&g, n, sizeof(int32_t));
     g.lengths = take(&g, g.chunk, sizeof(int32_t));
     for (int x = 0; x < 2; x++) {
@@ -87,9 +87,9 @@ static struct kp_mla_bwd_rows params_of(const attn_problem *p, const struct attn
     struct kp_mla_bwd_rows rows = {.bwd = kp->bwd,
                                    .scanned = memory + g->scanned,
                                    .totals = memory + g->totals,
-                                   .rows = memory + g->pairs,
+                                   .rows = memory + g->stored_rows,
                                    .parts = memory + g->parts,
-                                   .stretch = segment_of(p),
+                                   .segment = segment_of(p),
                                    .n = n * g->rows,
                                    .chunk = n,
                                    .list = n * g->rows};
@@ -99,7 +99,7 @@ static struct kp_mla_bwd_rows params_of(const attn_problem *p, const struct attn
     in->indices.data = memory + g->list - before * (uint64_t)g->rows;
     in->indices.batch = groups * g->rows, in->indices.row = g->rows;
     in->topk_length = (struct kp_view){.data = memory + g->lengths - before, .batch = groups, .row = 1};
-    rows.bwd.pairs = memory + g->pairs;
+    rows.bwd.stored_rows = memory + g->stored_rows;
     for (int x = 0; x < 2; x++) rows.bwd.keys[x] = memory + g->keys[x], rows.bwd.slots[x] = memory + g->slots[x];
     rows.bwd.counts = memory + g->counts;
     rows.bwd.sort_blocks = (int32_t)sort_blocks(rows.n);

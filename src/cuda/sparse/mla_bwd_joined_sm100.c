@@ -30,8 +30,8 @@ struct geometry {
     int64_t entries;     /* of a group, at most */
     int64_t places;      /* deterministic: rows that its entries may leave; else 0 */
     int64_t dist_blocks; /* parts of a query's heads over which the main kernel sums P' */
-    uint64_t joined, rows, sum, part_dist, ds, end;
-    uint64_t pairs, lists, lengths, keys[2], slots[2], counts; /* deterministic */
+    uint64_t joined, row_stats, sum, part_dist, ds, end;
+    uint64_t stored_rows, lists, lengths, keys[2], slots[2], counts; /* deterministic */
 };
 
 static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
@@ -53,31 +53,32 @@ static void choose_chunk(struct geometry *g, const struct attn_core_device *dev,
 static struct geometry lay_out(const struct kp_mla_bwd_joined_sm100_config *c, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.group = attn_cuda_mla_joined_group(p, rows_of(p))};
-    const int has_pairs = c->deterministic && p->seq_k > 0;
+    const int has_stored_rows = c->deterministic && p->seq_k > 0;
     const int64_t pairs = attn_cuda_limits_of(dev)->n_sms / 2;
     if (!g.group || p->batch <= 0 || pairs <= 0) return (struct geometry){0};
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
     g.listed = attn_cuda_mla_joined_listed(p, rows_of(p), pairs);
     g.tiles = g.group * attn_cuda_blocks(p->topk, KP_SM100_KEYS); /* left apart; else no more */
-    g.places = has_pairs ? g.tiles * KP_SM100_KEYS : 0;
-    if (has_pairs) choose_chunk(&g, dev, p, pairs);
+    g.places = has_stored_rows ? g.tiles * KP_SM100_KEYS : 0;
+    if (has_stored_rows) choose_chunk(&g, dev, p, pairs);
     g.ctas = 2 * attn_cuda_lesser(pairs, g.listed);
     g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
     g.dist_blocks = g.group == 2 ? 2 : 1; /* a warp's heads; of a query at most */
     g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, rows_of(p), g.listed), 1);
-    g.rows = take(&g, 1, p->batch * p->seq_q * p->heads_q, sizeof(struct kp_mla_row));
+    g.row_stats = take(&g, 1, p->batch * p->seq_q * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), g.dist_blocks * g.listed * g.group * g.entries, sizeof(float));
     g.ds = take(&g, 1, g.ctas * g.tiles, KP_SM100_DS(KP_SM100_HEADS));
-    g.pairs = take(&g, has_pairs, g.listed * g.places * p->dim_qk, sizeof(float));
-    g.lists = take(&g, has_pairs, g.listed * g.places, sizeof(int32_t));
-    g.lengths = take(&g, has_pairs, g.listed, sizeof(int32_t));
+    g.stored_rows = take(&g, has_stored_rows, g.listed * g.places * p->dim_qk, sizeof(float));
+    g.lists = take(&g, has_stored_rows, g.listed * g.places, sizeof(int32_t));
+    g.lengths = take(&g, has_stored_rows, g.listed, sizeof(int32_t));
     for (int x = 0; x < 2; x++) {
-        g.keys[x] = take(&g, has_pairs, g.listed * g.places, sizeof(uint32_t));
-        g.slots[x] = take(&g, has_pairs, g.listed * g.places, sizeof(uint32_t));
+        g.keys[x] = take(&g, has_stored_rows, g.listed * g.places, sizeof(uint32_t));
+        g.slots[x] = take(&g, has_stored_rows, g.listed * g.places, sizeof(uint32_t));
     }
-    g.counts = take(&g, has_pairs, 256 * attn_cuda_blocks(g.listed * g.places, KP_MLA_SORT_BLOCK), sizeof(uint32_t));
+    g.counts =
+        take(&g, has_stored_rows, 256 * attn_cuda_blocks(g.listed * g.places, KP_MLA_SORT_BLOCK), sizeof(uint32_t));
     return g;
 }
 
@@ -192,8 +193,8 @@ static void set_parameters(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
     attn_cuda_mla_bwd_tensors(kp, r->p, r->args);
     set_sum(r);
-    kp->rows = workspace_of(r) + r->g.rows;
-    if (r->g.places && kp->dkv.data) kp->pairs = workspace_of(r) + r->g.pairs;
+    kp->row_stats = workspace_of(r) + r->g.row_stats;
+    if (r->g.places && kp->dkv.data) kp->stored_rows = workspace_of(r) + r->g.stored_rows;
     if (kp->dist.data) kp->part_dist = workspace_of(r) + r->g.part_dist;
     kp->head_block = (int32_t)r->p->heads_q;
     kp->head_blocks = 1;
@@ -215,7 +216,7 @@ static attn_status queue_main(const struct run *r) {
                                                 r->g.group / 2, KP_SM100_HEADS, &maps);
     if (status) return status;
     maps.joined = r->kp.joined;
-    if (r->kp.bwd.pairs) maps.lists = workspace_of(r) + r->g.lists, maps.lengths = workspace_of(r) + r->g.lengths;
+    if (r->kp.bwd.stored_rows) maps.lists = workspace_of(r) + r->g.lists, maps.lengths = workspace_of(r) + r->g.lengths;
     return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, r->c->symbol), &grid, &maps, sizeof maps,
                             r->args->stream);
 }
@@ -249,7 +250,7 @@ static attn_status queue_groups(void *run, int64_t first, int64_t n) {
     r->kp.bwd.first = first, r->kp.bwd.n = n;
     for (r->kp.joined.shift = 0; r->g.group << r->kp.joined.shift < KP_SM100_HEADS;) r->kp.joined.shift++;
     if (!status) status = queue_main(r);
-    if (!status && r->kp.bwd.pairs) status = queue_sum(r);
+    if (!status && r->kp.bwd.stored_rows) status = queue_sum(r);
     if (status || !r->kp.bwd.part_dist) return status;
     return attn_cuda_mla_bwd_joined_step(r->dev, r->args, symbols[ATTN_CUDA_MLA_BWD_JOINED_DIST],
                                          attn_cuda_blocks(n * r->g.group, WARPS), &r->kp, sizeof r->kp);

@@ -25,11 +25,11 @@ struct geometry {
     int64_t group, groups, head_block, head_blocks; /* a CTA has head_block heads of each query that it has */
     int64_t at_once, listed; /* work tiles of a round; groups that are joined at a time, whole rounds */
     int64_t entries;         /* of a group, at most */
-    int64_t n_checkpoints;   /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int64_t n_checkpoints;   /* struct kp_mla_bwd.checkpoints; 0: CTAs are not kept together */
     int32_t segment_shift, segments;
     int64_t whole, parts;                        /* groups whose work tiles are whole; parts of the others' */
     struct attn_cuda_mla_bwd_joined_rows stored; /* deterministic */
-    uint64_t part_dq, joined, rows, sum, part_dist, counters, stored_rows, end;
+    uint64_t part_dq, joined, row_stats, sum, part_dist, counters, stored_rows, end;
 };
 
 /* Parts of a query's sums for dist: lockstep.cu forms them warp by warp, and a query of 32 rows has two warps. */
@@ -81,7 +81,7 @@ static struct geometry lay_out(const struct kp_mla_bwd_joined_sm90_config *c, co
     else
         choose_checkpoints(&g, dev, p), choose_parts(&g, p);
     g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, g.tile_rows, g.listed), 1);
-    g.rows = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
+    g.row_stats = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, 1, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_parts(c, &g) * g.listed * g.group * g.entries, sizeof(float));
@@ -195,12 +195,12 @@ static void set_parameters(struct run *r) {
                                    .dtype = KP_F32,
                                    .chunk = 16};
         kp->steps = KP_MLA_BWD_ZERO;
-        if (!r->c->deterministic) kp->steps |= KP_MLA_BWD_TURNED;
+        if (!r->c->deterministic) kp->steps |= KP_MLA_BWD_PERMUTED;
         if (attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ACCUMULATE;
     }
-    kp->rows = memory + r->g.rows;
+    kp->row_stats = memory + r->g.row_stats;
     if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
-    kp->stretch_shift = r->g.segment_shift, kp->stretches = r->g.segments;
+    kp->segment_shift = r->g.segment_shift, kp->segments = r->g.segments;
     kp->head_block = (int32_t)r->g.head_block;
     kp->head_blocks = (int32_t)r->g.head_blocks;
     kp->dist_blocks = (int32_t)dist_parts(r->c, &r->g);
@@ -214,7 +214,7 @@ static attn_status queue_main(struct run *r, int64_t first, int64_t n, int64_t p
     kp->first = first, kp->n = n;
     kp->parts = (int32_t)parts;
     const int64_t work_tiles = n * r->g.head_blocks * (parts ? parts : 1);
-    kp->items = (int32_t)work_tiles;
+    kp->work_tiles = (int32_t)work_tiles;
     kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq; /* prepare alone has another use of it */
     const int pairs = r->c->ctas == 2;                                    /* clusters do not begin early */
     const struct attn_cuda_grid grid = {.early = (uint8_t)(!pairs && attn_cuda_limits_of(r->dev)->early_launch),
@@ -236,11 +236,11 @@ static attn_status queue_chunks(struct run *r, int64_t first, int64_t n) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
     const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace + r->g.stored_rows;
     attn_status status = ATTN_OK;
-    kp->share = (int32_t)r->g.stored.rows;
+    kp->group_rows = (int32_t)r->g.stored.rows;
     for (const int64_t end = first + n; first < end && !status; first += n) {
         n = attn_cuda_lesser(r->g.stored.chunk, end - first);
-        kp->pairs = memory + r->g.stored.pairs;
-        kp->units = kp->pairs + (uint64_t)(n * r->g.stored.rows * 2 * r->p->dim_qk);
+        kp->stored_rows = memory + r->g.stored.stored_rows;
+        kp->units = kp->stored_rows + (uint64_t)(n * r->g.stored.rows * 2 * r->p->dim_qk);
         status = queue_main(r, first, n, 0);
         if (!status && kp->part_dist)
             status = queue_step(r, FINISH_DIST, attn_cuda_blocks(n * r->g.group, WARPS), &r->kp, sizeof r->kp);
@@ -262,19 +262,19 @@ static attn_status queue_groups(void *run, int64_t first, int64_t n) {
     if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
     if (r->c->deterministic) return status ? status : queue_chunks(r, first, n);
     if (!status && r->g.n_checkpoints && whole) {
-        struct kp_mla_bwd_ranges zeroes = {.bwd = *kp, .n_posts = r->g.n_checkpoints};
-        zeroes.bwd.posts = memory + r->g.counters;
+        struct kp_mla_bwd_ranges zeroes = {.bwd = *kp, .n_checkpoints = r->g.n_checkpoints};
+        zeroes.bwd.checkpoints = memory + r->g.counters;
         zeroes.bwd.n = 0; /* no lists to order */
         status = queue_step(r, CHECKPOINTS, attn_cuda_lesser(r->g.n_checkpoints, 64), &zeroes, sizeof zeroes);
     }
-    kp->posts = r->g.n_checkpoints ? memory + r->g.counters : 0;
+    kp->checkpoints = r->g.n_checkpoints ? memory + r->g.counters : 0;
     if (!status) status = queue_main(r, first, whole, 0);
     if (!status && kp->part_dist && whole)
         status = queue_step(r, FINISH_DIST, attn_cuda_blocks(whole * r->g.group, WARPS), &r->kp, sizeof r->kp);
-    kp->posts = 0;
-    if (whole && !kp->part_dist && r->c->ctas == 1) kp->steps |= KP_MLA_BWD_BEHIND;
+    kp->checkpoints = 0;
+    if (whole && !kp->part_dist && r->c->ctas == 1) kp->steps |= KP_MLA_BWD_NO_GRID_WAIT;
     if (!status) status = queue_main(r, first + whole, n - whole, r->g.parts);
-    kp->steps &= ~(uint32_t)KP_MLA_BWD_BEHIND;
+    kp->steps &= ~(uint32_t)KP_MLA_BWD_NO_GRID_WAIT;
     if (status || !kp->part_dist || n == whole) return status;
     return queue_step(r, FINISH_DIST, attn_cuda_blocks((n - whole) * r->g.group, WARPS), &r->kp, sizeof r->kp);
 }

@@ -23,7 +23,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .ctas = 1,
         .cluster = 2,
         .maps = 1,
-        .pairs = c->deterministic ? 4 : 0,
+        .stored_bytes = c->deterministic ? 4 : 0,
     };
 }
 

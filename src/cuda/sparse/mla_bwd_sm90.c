@@ -20,9 +20,9 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .parts = !c->deterministic || c->even,
         .together = c->even && !c->deterministic,
         .ahead = c->even == 2 && !c->deterministic ? KP_MLA_BWD_SM90_AHEAD : 0,
-        .pairs = !c->deterministic ? 0
-                 : c->even         ? 2
-                                   : 4,
+        .stored_bytes = !c->deterministic ? 0
+                        : c->even         ? 2
+                                          : 4,
         .sum_time = c->deterministic && c->even == 2 && c->ctas == 2 ? 0.31 : 0,
     };
 }

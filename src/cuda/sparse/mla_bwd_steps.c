@@ -17,7 +17,7 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
 
 enum { THREADS = 256, WARPS = THREADS / 32, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
 /* Buffers of slots' gradients when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
-enum { PLACES = 3, MAX_GROUP = 16, LEAST_SEGMENT = 64, OVERLAPPED_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
+enum { STORED_BUFFERS = 3, MAX_GROUP = 16, LEAST_SEGMENT = 64, OVERLAPPED_WARPS = KP_MLA_ROWS_OVERLAPPED_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
@@ -42,17 +42,17 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
-    int64_t block, merged; /* struct kp_mla_bwd_rows.block, share; 0: slots are sorted digit by digit */
-    int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
+    int64_t block, merge_rows; /* struct kp_mla_bwd_rows.block, merge_rows; 0: slots are sorted digit by digit */
+    int64_t group, list; /* chunks whose slots are sorted together; places from the list of one to that of the next */
     int64_t in_flight, listed; /* queries that the device works on at once; whose lists are ordered together */
     int32_t shift, ranges;     /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    int64_t n_checkpoints;     /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int64_t n_checkpoints;     /* struct kp_mla_bwd.checkpoints; 0: CTAs are not kept together */
     int32_t segment_shift, segments;
-    /* Queries before the first whose work tile is split; splits of a work tile; struct kp_mla_bwd.share. */
-    int64_t whole, parts, share;
+    /* Queries before the first whose work tile is split; splits of a work tile; struct kp_mla_bwd.part_slots. */
+    int64_t whole, parts, part_slots;
     int overlapped; /* stored rows of a chunk are summed while the next one is computed */
-    uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], overlapped_parts, keys[2], slots[2], counts, scanned, totals,
-        parts_of_rows, ds, lists, lengths, places, checkpoints, end;
+    uint64_t row_stats, sum, part_dist, part_dq, stored_rows[STORED_BUFFERS], overlapped_parts, keys[2], slots[2],
+        counts, scanned, totals, parts_of_rows, ds, lists, lengths, positions, checkpoints, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -60,7 +60,7 @@ static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct 
 }
 
 /* dkv is summed in itself where it is f32 and its columns stand in their order. */
-static int sums_apart(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+static int has_separate_sum(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
     return m->permuted || p->dkv_dtype != ATTN_F32;
 }
 
@@ -81,7 +81,7 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
     const int64_t tile_ctas = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
     g->listed = g->queries;
-    if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
+    if (m->stored_bytes || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
     g->in_flight = l->n_sms > tile_ctas ? l->n_sms / tile_ctas : 1;
     if (2 * lesser(g->in_flight, p->seq_q) * p->topk < p->seq_k) return;
     while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
@@ -107,15 +107,15 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || parts < 2) return;
     if (g->overlapped) return;
-    if (m->pairs && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
+    if (m->stored_bytes && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
     g->whole = whole;
-    g->share = 64 * blocks(tiles, parts);
-    g->parts = blocks(64 * tiles, g->share);
+    g->part_slots = 64 * blocks(tiles, parts);
+    g->parts = blocks(64 * tiles, g->part_slots);
 }
 
 /* Of the row that a slot leaves. */
 static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
-    return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
+    return m->stored_bytes == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->stored_bytes * p->dim_qk;
 }
 
 /* Stored rows may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. Overlapped
@@ -124,16 +124,16 @@ static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main
                          const attn_problem *p) {
     const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
     const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
-    g->chunk = lesser((int64_t)(dev->memory_bytes / (m->pairs == 2 ? 16 : 32)) / row, MAX_SORTED / p->topk - 1);
+    g->chunk = lesser((int64_t)(dev->memory_bytes / (m->stored_bytes == 2 ? 16 : 32)) / row, MAX_SORTED / p->topk - 1);
     const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
-    if (limit > 0) g->chunk = lesser(g->chunk, PLACES * limit);
+    if (limit > 0) g->chunk = lesser(g->chunk, STORED_BUFFERS * limit);
     const int64_t all = g->chunk;
     int64_t overlapped_chunk = 0;
     if (m->sum_time > 0 && limit > 0)
-        overlapped_chunk = all / PLACES;
+        overlapped_chunk = all / STORED_BUFFERS;
     else if (m->sum_time > 0)
         overlapped_chunk = attn_cuda_mla_bwd_chunk(m, attn_cuda_limits_of(dev)->n_sms, g->queries, g->head_blocks,
-                                                   blocks(p->topk, 64), all / PLACES);
+                                                   blocks(p->topk, 64), all / STORED_BUFFERS);
     g->overlapped = overlapped_chunk > 0;
     if (g->overlapped)
         g->chunk = overlapped_chunk;
@@ -141,7 +141,7 @@ static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main
         g->chunk -= g->chunk % round;
     g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
     g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
-    g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), blocks(SORTED_TOGETHER * all, g->chunk)) : 1;
+    g->group = m->stored_bytes == 2 ? lesser(blocks(g->queries, g->chunk), blocks(SORTED_TOGETHER * all, g->chunk)) : 1;
     g->group = lesser(g->group, g->overlapped ? MAX_GROUP : SORTED_TOGETHER);
     g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
 }
@@ -152,7 +152,7 @@ static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bw
                                const struct attn_core_device *dev, const attn_problem *p) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const int64_t rows = p->batch * p->seq_k, most = KP_MLA_SLOTS_BLOCK;
-    if (m->pairs != 2 || rows <= 0 || rows > KP_MLA_SLOTS_ROWS || p->topk > most) return;
+    if (m->stored_bytes != 2 || rows <= 0 || rows > KP_MLA_SLOTS_ROWS || p->topk > most) return;
     const int64_t wave = blocks(2 * l->n_sms, g->group);
     const int64_t block = lesser(blocks(g->chunk, wave), most / p->topk), n = blocks(g->chunk, block);
     if (n > KP_MLA_SLOTS_PIECES || 2 * rows * n * g->group > l->l2_bytes) return;
@@ -160,13 +160,13 @@ static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bw
     g->sort_blocks = n;
     const int64_t slots =
         blocks(g->chunk * p->topk, rows); /* of a row; the region holds more, for lists that scatter */
-    g->merged = lesser(lesser(KP_MLA_SLOTS_PIECES / n, rows), KP_MLA_SLOTS_REGION * 39 / 40 / slots);
-    if (g->merged < 1) g->merged = 1;
+    g->merge_rows = lesser(lesser(KP_MLA_SLOTS_PIECES / n, rows), KP_MLA_SLOTS_REGION * 39 / 40 / slots);
+    if (g->merge_rows < 1) g->merge_rows = 1;
 }
 
 /* CTAs of ROWS_SUM for a chunk of that many queries. */
 static int64_t sum_ctas(const attn_problem *p, int64_t queries) {
-    return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH);
+    return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_SEGMENT);
 }
 
 /* Sums that the summing CTAs of a launch leave, at most. */
@@ -180,26 +180,27 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     const int has_keys = p->seq_k > 0;
     if (g.queries <= 0 || p->heads_q <= 0) return (struct geometry){0};
     g.chunk = g.queries;
-    if (m->pairs) choose_chunk(&g, m, dev, p);
+    if (m->stored_bytes) choose_chunk(&g, m, dev, p);
     choose_slot_blocks(&g, m, dev, p);
     choose_ranges(&g, m, dev, p);
     choose_parts(&g, m, dev, p);
-    g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
-    g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
+    g.row_stats = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
+    g.sum = take(&g, has_keys && has_separate_sum(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
-    for (int x = 0; x < PLACES; x++)
-        g.pairs[x] = take(&g, m->pairs && has_keys && (x == 0 || g.overlapped), g.chunk * g.head_blocks * p->topk,
-                          row_bytes(m, p));
+    for (int x = 0; x < STORED_BUFFERS; x++)
+        g.stored_rows[x] = take(&g, m->stored_bytes && has_keys && (x == 0 || g.overlapped),
+                                g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
     g.overlapped_parts = take(&g, g.overlapped && has_keys, g.group * overlapped_parts(dev) * p->dim_qk, sizeof(float));
     for (int x = 0; x < 2; x++) {
-        g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
-        if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
+        g.keys[x] = take(&g, m->stored_bytes && has_keys, g.group * g.list, sizeof(uint32_t));
+        if (x == 0 || !g.block) g.slots[x] = take(&g, m->stored_bytes && has_keys, g.group * g.list, sizeof(uint32_t));
     }
     const int64_t rows = p->batch * p->seq_k, counters = g.block ? KP_MLA_SLOTS_COUNTERS(rows) / 2 : 1 << DIGIT_BITS;
-    g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
-    g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
-    g.totals = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
-    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * sum_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
+    g.counts = take(&g, m->stored_bytes && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.scanned =
+        take(&g, m->stored_bytes == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.totals = take(&g, m->stored_bytes == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
+    g.parts_of_rows = take(&g, m->stored_bytes == 2 && has_keys, 2 * sum_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
     g.ds = take(&g, m->maps, attn_cuda_mla_bwd_ctas(m, dev, g.queries * g.head_blocks) * blocks(p->topk, KP_SM100_KEYS),
@@ -207,7 +208,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
     g.checkpoints = take(&g, g.n_checkpoints > 0, g.n_checkpoints, sizeof(uint32_t));
-    g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
+    g.positions = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
     return g;
 }
 
@@ -222,7 +223,7 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
     if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why) || attn_cuda_dout_refuse(dev, why)) return 1;
     for (int x = 0; x < N_STEPS; x++)
         if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], step_shared(x), why)) return 1;
-    if (!m->pairs) return 0;
+    if (!m->stored_bytes) return 0;
     if (p->batch > 0 && p->seq_k > (int64_t)(UINT32_MAX - 1) / p->batch) {
         attn_text_add(why, "%" PRId64 " batch entries of %" PRId64 " keys are more rows than its sort counts, 2^32 - 2",
                       p->batch, p->seq_k);
@@ -262,13 +263,13 @@ struct run {
         int64_t n, segment;
     } summed[MAX_GROUP];
     int n_summed;
-    struct kp_mla_bwd_rows apart; /* the chunk of which ROWS_SUM has left parts, n == 0: there is none */
+    struct kp_mla_bwd_rows pending; /* the chunk of which ROWS_SUM has left parts, n == 0: there is none */
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
 static uint64_t workspace_of(const struct run *r) { return (uint64_t)(uintptr_t)r->args->workspace; }
 /* Whether all launches of the main kernel begin early; clusters are slower so (mla_bwd_sm90_experiments.md). */
-static int begins_early(const struct run *r) { return (r->m->pairs == 2 || r->m->ahead) && r->m->cluster <= 1; }
+static int begins_early(const struct run *r) { return (r->m->stored_bytes == 2 || r->m->ahead) && r->m->cluster <= 1; }
 
 /* early: the kernel waits by itself for the one before, or has no need to. */
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
@@ -291,7 +292,8 @@ static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
 /* The next n of the first step's rows and zeroes; early: overlaps with the kernel before. */
 static attn_status queue_prepare(struct run *r, int64_t n, int early) {
     struct kp_mla_bwd kp = r->kp;
-    const int step = r->m->pairs == 2 ? PREPARE_OVERLAPPED : PREPARE, rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
+    const int step = r->m->stored_bytes == 2 ? PREPARE_OVERLAPPED : PREPARE,
+              rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
     kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
     kp.cycles = r->cycles;
     r->unprepared -= kp.n;
@@ -312,9 +314,9 @@ static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, 
         rows.parts = workspace_of(r) + r->g.overlapped_parts;
         rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
         const int64_t segment = blocks(rows.n, summing_ctas * OVERLAPPED_WARPS);
-        rows.stretch = segment < LEAST_SEGMENT ? LEAST_SEGMENT : segment;
+        rows.segment = segment < LEAST_SEGMENT ? LEAST_SEGMENT : segment;
         r->summed[r->n_summed].keys = rows.keys, r->summed[r->n_summed].parts = rows.parts;
-        r->summed[r->n_summed].n = rows.n, r->summed[r->n_summed].segment = rows.stretch;
+        r->summed[r->n_summed].n = rows.n, r->summed[r->n_summed].segment = rows.segment;
         r->n_summed++, r->left.n = 0;
     }
     return queue(r, r->m->symbol, ctas + summing_ctas, r->m->threads, r->m->shared_bytes, r->m->cluster,
@@ -324,11 +326,12 @@ static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, 
 /* listed: the first query of the lists that have been ordered. */
 static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
-    if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
-    if (kp.parts > 0 && !r->m->pairs && kp.first > listed && begins_early(r)) kp.steps |= KP_MLA_BWD_BEHIND;
+    if (kp.parts > 0 && !kp.stored_rows) kp.checkpoints = 0; /* their rows are few */
+    if (kp.parts > 0 && !r->m->stored_bytes && kp.first > listed && begins_early(r))
+        kp.steps |= KP_MLA_BWD_NO_GRID_WAIT;
     const int64_t work_tiles = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1);
     const int64_t ctas = attn_cuda_mla_bwd_ctas(r->m, r->dev, work_tiles);
-    kp.items = (int32_t)lesser(work_tiles, INT32_MAX);
+    kp.work_tiles = (int32_t)lesser(work_tiles, INT32_MAX);
     if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
@@ -352,13 +355,13 @@ static attn_status queue_finish_dq(const struct run *r) {
 
 /* A team for each segment: of a CTA of ROWS_SUM, or of a summing CTA of the main kernel. */
 static attn_status queue_fixup(const struct run *r, int early, const struct kp_mla_bwd_rows *rows) {
-    return queue(r, symbols[ROWS_FIXUP], blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
+    return queue(r, symbols[ROWS_FIXUP], blocks(blocks(rows->n, rows->segment), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
                  KP_MLA_ROWS_THREADS, 0, 0, early, rows, sizeof *rows);
 }
 /* What ROWS_SUM has left in parts; early: as SMs become free of the next chunk's work tiles. */
 static attn_status queue_fixup_of_chunk(struct run *r, int early) {
-    const struct kp_mla_bwd_rows rows = r->apart;
-    r->apart.n = 0;
+    const struct kp_mla_bwd_rows rows = r->pending;
+    r->pending.n = 0;
     return rows.n > 0 ? queue_fixup(r, early, &rows) : ATTN_OK;
 }
 
@@ -369,16 +372,16 @@ static attn_status queue_rows_of_work_tiles(struct run *r) {
     const struct kp_mla_bwd chunk = *kp;
     const uint64_t slots = (uint64_t)(r->g.head_blocks * r->p->topk), row = 2 * (uint64_t)r->p->dim_qk;
     attn_status status = ATTN_OK;
-    if (kp->pairs) kp->units = kp->pairs + (uint64_t)kp->n * slots * row;
+    if (kp->stored_rows) kp->units = kp->stored_rows + (uint64_t)kp->n * slots * row;
     kp->n = lesser(chunk.n, r->g.whole > kp->first ? r->g.whole - kp->first : 0);
     if (kp->n > 0) status = queue_main(r, 0);
-    if (kp->n > 0 && begins_early(r)) kp->steps |= KP_MLA_BWD_BEHIND;
+    if (kp->n > 0 && begins_early(r)) kp->steps |= KP_MLA_BWD_NO_GRID_WAIT;
     const int in_parts = kp->n < chunk.n;
     if (!status && in_parts) {
         const uint64_t before = (uint64_t)kp->n * slots;
         kp->first += kp->n, kp->n = chunk.n - kp->n;
-        if (kp->pairs) kp->pairs += before * row, kp->units += before;
-        kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
+        if (kp->stored_rows) kp->stored_rows += before * row, kp->units += before;
+        kp->parts = (int32_t)r->g.parts, kp->part_slots = (int32_t)r->g.part_slots;
         kp->part_dq = workspace_of(r) + r->g.part_dq;
         status = queue_main(r, 0);
     }
@@ -399,9 +402,9 @@ static struct kp_mla_bwd_rows rows_of(const struct run *r) {
     return (struct kp_mla_bwd_rows){.bwd = r->kp,
                                     .scanned = workspace + r->g.scanned,
                                     .totals = workspace + r->g.totals,
-                                    .rows = r->kp.pairs,
+                                    .rows = r->kp.stored_rows,
                                     .parts = workspace + r->g.parts_of_rows,
-                                    .stretch = KP_MLA_ROWS_TEAMS(r->p->dim_qk) * KP_MLA_ROWS_STRETCH,
+                                    .segment = KP_MLA_ROWS_TEAMS(r->p->dim_qk) * KP_MLA_ROWS_SEGMENT,
                                     .n = r->kp.n * r->p->topk,
                                     .chunk = r->g.chunk,
                                     .list = r->g.list};
@@ -409,9 +412,9 @@ static struct kp_mla_bwd_rows rows_of(const struct run *r) {
 
 /* What queue_sort_of_rows does, through shared memory. */
 static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *rows, int64_t chunks) {
-    const int64_t keys = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, share = r->g.merged;
-    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(keys), merge = KP_MLA_SLOTS_MERGE_SHARED(share, n_blocks);
-    rows->block = (int32_t)r->g.block, rows->share = (int32_t)share;
+    const int64_t keys = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, merge_rows = r->g.merge_rows;
+    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(keys), merge = KP_MLA_SLOTS_MERGE_SHARED(merge_rows, n_blocks);
+    rows->block = (int32_t)r->g.block, rows->merge_rows = (int32_t)merge_rows;
     rows->keys = r->kp.keys[0], rows->slots = r->kp.slots[0], rows->runs = r->kp.keys[1];
     r->sorted = 0;
     const int64_t at_once = SLOTS_CTAS * attn_cuda_limits_of(r->dev)->n_sms;
@@ -419,8 +422,8 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
                                rows, sizeof *rows);
     if (!status) status = queue_prepare(r, r->all / 2 / KP_MLA_BWD_PREPARED * KP_MLA_BWD_PREPARED, 1);
     if (!status)
-        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
-                       1, rows, sizeof *rows);
+        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, merge_rows), at_once), SLOTS_THREADS,
+                       merge, 0, 1, rows, sizeof *rows);
     return status ? status : queue_prepare(r, r->all, 1);
 }
 
@@ -449,8 +452,8 @@ static attn_status queue_sum_of_rows(struct run *r) {
     const struct kp_mla_bwd_rows rows = r->left;
     r->left.n = 0;
     if (rows.n <= 0) return ATTN_OK;
-    r->apart = rows;
-    return queue_rows(r, ROWS_SUM, blocks(rows.n, rows.stretch), &rows);
+    r->pending = rows;
+    return queue_rows(r, ROWS_SUM, blocks(rows.n, rows.segment), &rows);
 }
 /* Chunk `x` of its group has stored its rows; the rows before it are being summed, or still to be. */
 static attn_status leave_rows(struct run *r, int64_t x) {
@@ -467,7 +470,7 @@ static attn_status queue_end_of_group(struct run *r) {
     if (!status) status = queue_fixup_of_chunk(r, 0);
     for (int x = 0; x < r->n_summed && !status; x++) {
         rows.keys = r->summed[x].keys, rows.parts = r->summed[x].parts;
-        rows.n = r->summed[x].n, rows.stretch = r->summed[x].segment;
+        rows.n = r->summed[x].n, rows.segment = r->summed[x].segment;
         status = queue_fixup(r, 0, &rows);
     }
     r->n_summed = 0;
@@ -483,8 +486,8 @@ static void set_sum(struct run *r, uint64_t workspace) {
     }
     kp->sum = kp->dkv;
     /* Without queries nothing is added: dkv is zeroed, or left alone. */
-    if (r->g.queries > 0 && sums_apart(r->m, p)) {
-        if (r->m->permuted) kp->steps |= KP_MLA_BWD_TURNED;
+    if (r->g.queries > 0 && has_separate_sum(r->m, p)) {
+        if (r->m->permuted) kp->steps |= KP_MLA_BWD_PERMUTED;
         kp->sum = (struct kp_view){.data = workspace + r->g.sum,
                                    .batch = p->seq_k * p->dim_qk,
                                    .row = p->dim_qk,
@@ -502,23 +505,23 @@ static void set_parameters(struct run *r) {
     const uint64_t workspace = workspace_of(r);
     attn_cuda_mla_bwd_tensors(kp, p, r->args);
     set_sum(r, workspace);
-    kp->rows = workspace + r->g.rows;
+    kp->row_stats = workspace + r->g.row_stats;
     if (kp->dist.data) kp->part_dist = workspace + r->g.part_dist;
-    if (r->m->pairs && kp->dkv.data) {
-        kp->pairs = workspace + r->g.pairs[0];
+    if (r->m->stored_bytes && kp->dkv.data) {
+        kp->stored_rows = workspace + r->g.stored_rows[0];
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
-    if (r->g.parts && r->m->pairs != 2) kp->part_dq = workspace + r->g.part_dq;
+    if (r->g.parts && r->m->stored_bytes != 2) kp->part_dq = workspace + r->g.part_dq;
     r->ranges.list = workspace + r->g.lists;
     r->ranges.lengths = workspace + r->g.lengths;
-    if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
+    if (r->g.ranges && kp->dist.data) r->ranges.positions = workspace + r->g.positions;
     if (r->g.n_checkpoints) {
-        kp->posts = workspace + r->g.checkpoints;
-        kp->stretch_shift = r->g.segment_shift, kp->stretches = r->g.segments;
+        kp->checkpoints = workspace + r->g.checkpoints;
+        kp->segment_shift = r->g.segment_shift, kp->segments = r->g.segments;
     }
-    r->ranges.n_posts = r->g.n_checkpoints;
-    r->ranges.turn = r->g.in_flight;
+    r->ranges.n_checkpoints = r->g.n_checkpoints;
+    r->ranges.wave = r->g.in_flight;
     r->ranges.shift = r->g.shift;
     r->ranges.ranges = r->g.ranges;
     kp->head_block = r->m->head_block;
@@ -534,21 +537,24 @@ static attn_status queue_queries(struct run *r, int64_t begin, int64_t end) {
     kp->first = begin, kp->n = end - begin;
     if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
     for (; kp->first < end && !status; kp->first += kp->n) {
-        const int even = r->m->pairs == 2, rows = even && kp->pairs, whole = even || kp->first < r->g.whole;
-        const int64_t stop = whole && !even ? lesser(end, r->g.whole) : end;
+        const int rows16 = r->m->stored_bytes == 2, stores_rows = rows16 && kp->stored_rows,
+                  whole = rows16 || kp->first < r->g.whole;
+        const int64_t stop = whole && !rows16 ? lesser(end, r->g.whole) : end;
         kp->n = whole ? lesser(r->g.chunk, stop - kp->first) : stop - kp->first;
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
-        kp->share = whole ? 0 : (int32_t)r->g.share;
+        kp->part_slots = whole ? 0 : (int32_t)r->g.part_slots;
         const int64_t chunk = r->g.chunk ? (kp->first - begin) / r->g.chunk : 0;
-        if (rows && chunk % r->g.group == 0) {
+        if (stores_rows && chunk % r->g.group == 0) {
             status = queue_end_of_group(r);
             if (!status) status = queue_sort_of_rows(r, end);
         }
-        if (rows && r->g.overlapped) kp->pairs = workspace_of(r) + r->g.pairs[chunk % PLACES];
-        if (!status) status = even ? queue_rows_of_work_tiles(r) : queue_main(r, begin);
+        if (stores_rows && r->g.overlapped)
+            kp->stored_rows = workspace_of(r) + r->g.stored_rows[chunk % STORED_BUFFERS];
+        if (!status) status = rows16 ? queue_rows_of_work_tiles(r) : queue_main(r, begin);
         if (!status && !whole) status = queue_finish_dq(r);
-        if (!status && kp->pairs)
-            status = rows ? leave_rows(r, chunk % r->g.group) : attn_cuda_mla_bwd_sum(r->dev, kp, r->args->stream);
+        if (!status && kp->stored_rows)
+            status =
+                stores_rows ? leave_rows(r, chunk % r->g.group) : attn_cuda_mla_bwd_sum(r->dev, kp, r->args->stream);
     }
     return status ? status : queue_end_of_group(r);
 }
@@ -564,7 +570,7 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.chunk >= r.g.listed ? r.g.listed : 0, r.g.whole, &r.cycles);
     const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
-    if (!status && (!kp->pairs || !r.g.block))
+    if (!status && (!kp->stored_rows || !r.g.block))
         status = queue_prepare(&r, r.all, 0); /* others overlap it with their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t begin = 0; begin < r.g.queries && !status; begin += r.g.listed)

@@ -36,7 +36,7 @@ static const char *const symbols[N_STEPS] = {
 };
 /* Whether a main kernel's problems need the step. */
 static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
-    if (x == PREPARE) return m->pairs != 2;
-    return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
+    if (x == PREPARE) return m->stored_bytes != 2;
+    return x < SORT_COUNT || m->stored_bytes == (x < ROWS_COUNT ? 4 : 2);
 }
 #endif

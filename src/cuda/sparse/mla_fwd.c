@@ -74,7 +74,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
-    kp.items = g.work_tiles;
+    kp.work_tiles = g.work_tiles;
     kp.blocks = (int32_t)g.blocks;
     kp.splits = (int32_t)g.splits;
     if (g.splits > 1) {
@@ -82,7 +82,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m = kp.part_o + 512 * numbers;
         kp.part_l = kp.part_m + numbers;
-        kp.part_top = kp.part_l + numbers;
+        kp.part_max_logits = kp.part_l + numbers;
     }
     struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.work_tiles, g.capacity),
                                   .y = 1,
@@ -92,7 +92,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     attn_status status =
         attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g.splits == 1) return status;
-    kp.items = 0; /* all rows are merged */
+    kp.work_tiles = 0; /* all rows are merged */
     grid = (struct attn_cuda_grid){
         .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, combine_symbol), &grid, &kp, sizeof kp, args->stream);

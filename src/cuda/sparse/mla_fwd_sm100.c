@@ -75,7 +75,7 @@ static attn_status merge_parts(const struct attn_core_device *dev, const struct 
                                      .part_o = kp->part_o,
                                      .part_m = kp->part_m,
                                      .part_l = kp->part_l,
-                                     .part_top = kp->part_largest,
+                                     .part_max_logits = kp->part_largest,
                                      .splits = (int32_t)g->splits};
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g->rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};

@@ -31,7 +31,7 @@ struct geometry {
     int64_t work_tiles, grid, whole, first_row, rows;
     int32_t parts, length;
     int64_t queries, listed; /* listed: whose lists are ordered together */
-    int32_t turn, shift, ranges;
+    int32_t wave, shift, ranges;
     uint64_t sums, list, lengths, end; /* places in the workspace */
 };
 
@@ -51,13 +51,13 @@ static void cut_rest(struct geometry *g, int64_t n_sms, const attn_problem *p, i
     g->rows = p->batch * p->seq_q * p->heads_q - g->first_row;
 }
 
-/* Slots in order of ranges of keys: the work tiles that the device works on at once, `turn` queries, go through the
+/* Slots in order of ranges of keys: the work tiles that the device works on at once, `wave` queries, go through the
  * keys together, every second round in descending order, and find them in the second-level cache
  * (docs/kernels/mla_fwd_sm90.md). */
 static void choose_ranges(struct geometry *g, int64_t n_sms, const attn_problem *p, int64_t blocks) {
     const int64_t pair = 2 * n_sms, pairs = LIST_BYTES / (int64_t)sizeof(int32_t) / (p->topk > 0 ? p->topk : 1) / pair;
     g->listed = attn_cuda_lesser(g->queries, (pairs > 0 ? pairs : 1) * pair); /* whole rounds */
-    g->turn = (int32_t)(n_sms > blocks ? n_sms / blocks : 1);
+    g->wave = (int32_t)(n_sms > blocks ? n_sms / blocks : 1);
     while ((p->seq_k - 1) >> g->shift >= KP_MLA_ORDER_RANGES) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
 }
@@ -84,12 +84,12 @@ static struct geometry lay_out(const struct kp_mla_fwd_sm90_config *c, const str
 /* 1 and the reason if there is nothing to gain from an order, or the lists are not made for it. */
 static int refuse_order(const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why) {
     const int64_t blocks = (p->heads_q + 63) / 64, n_sms = attn_cuda_limits_of(dev)->n_sms;
-    const int64_t turn = n_sms > blocks ? n_sms / blocks : 1;
+    const int64_t wave = n_sms > blocks ? n_sms / blocks : 1;
     if (p->topk > KP_MLA_ORDER_SLOTS)
         attn_text_add(why, "orders lists of at most %d slots", KP_MLA_ORDER_SLOTS);
     else if (4 * (double)p->seq_k * (double)p->dim_qk <= attn_cuda_limits_of(dev)->l2_bytes) /* half of it */
         attn_text_add(why, "orders slots for keys that the second-level cache does not hold");
-    else if (2 * attn_cuda_lesser(turn, p->seq_q) * p->topk < p->seq_k)
+    else if (2 * attn_cuda_lesser(wave, p->seq_q) * p->topk < p->seq_k)
         attn_text_add(why, "queries that are worked on at once share too few keys");
     else if (p->batch > INT32_MAX / (p->seq_q > 0 ? p->seq_q : 1))
         attn_text_add(why, "orders lists of at most %" PRId32 " queries", INT32_MAX);
@@ -154,7 +154,7 @@ static attn_status queue_order(const struct execution *x, const struct geometry 
                                                         .lengths = x->workspace + g->lengths,
                                                         .first = (int32_t)first_query,
                                                         .n = (int32_t)n,
-                                                        .turn = g->turn,
+                                                        .wave = g->wave,
                                                         .shift = g->shift,
                                                         .ranges = g->ranges},
                                               .gate = x->gate};
@@ -176,8 +176,8 @@ static attn_status queue_merge(const struct execution *x, const struct geometry 
                                                        .part_o = kp->part_o,
                                                        .part_m = kp->part_m,
                                                        .part_l = kp->part_l,
-                                                       .part_top = kp->part_top,
-                                                       .items = g->first_row,
+                                                       .part_max_logits = kp->part_max_logits,
+                                                       .work_tiles = g->first_row,
                                                        .splits = g->parts},
                                                .gate = x->gate};
     const struct attn_cuda_grid grid = {
@@ -203,7 +203,7 @@ static attn_status execute(const struct execution *x, const struct kp_mla_fwd_sm
         kp.part_o = x->workspace;
         kp.part_m = kp.part_o + 512 * numbers;
         kp.part_l = kp.part_m + numbers;
-        kp.part_top = kp.part_l + numbers;
+        kp.part_max_logits = kp.part_l + numbers;
     }
     const struct attn_cuda_grid grid = {.x = (uint32_t)g.grid,
                                         .y = 1,

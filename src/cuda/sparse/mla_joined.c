@@ -113,11 +113,11 @@ double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_
     return k->estimate(k, dev, &lists, &amount);
 }
 
-int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t turn) {
+int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t wave) {
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
     const int64_t fit = LIST_BYTES / (int64_t)sizeof(int32_t) / attn_core_joined_layout(&lists).words,
-                  turns = fit / turn;
-    return attn_cuda_lesser(attn_cuda_mla_joined_groups(p, lists.group), (turns > 0 ? turns : 1) * turn);
+                  waves = fit / wave;
+    return attn_cuda_lesser(attn_cuda_mla_joined_groups(p, lists.group), (waves > 0 ? waves : 1) * wave);
 }
 
 uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,

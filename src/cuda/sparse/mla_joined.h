@@ -28,8 +28,8 @@ attn_status attn_cuda_mla_joined_prepare(struct attn_core_device *dev, const att
 /* Seconds that joining takes; 0 if the problem hands over the lists, as are the bytes below. */
 double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_problem *p, int64_t rows);
 
-/* Groups that are joined at a time: a multiple of `turn`, those that the device works on at once, or all of them. */
-int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t turn);
+/* Groups that are joined at a time: a multiple of `wave`, those that the device works on at once, or all of them. */
+int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t wave);
 /* Bytes of the workspace that joining `listed` groups takes, a multiple of 256. */
 uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                     int64_t listed);
