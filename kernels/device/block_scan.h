@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sums over the threads of a CTA that stand before a thread, for counting sorts. */
-#ifndef ATTN_DEVICE_SUM_BEFORE_H
-#define ATTN_DEVICE_SUM_BEFORE_H
+#ifndef ATTN_DEVICE_BLOCK_SCAN_H
+#define ATTN_DEVICE_BLOCK_SCAN_H
 #include <stdint.h>
 
 /* The sum of a warp's numbers up to this lane's. */
@@ -10,8 +10,8 @@ static __device__ __forceinline__ uint32_t sum_to_lane(uint32_t own) {
     uint32_t sum = own;
 #pragma unroll
     for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t less = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += less;
+        const uint32_t below = __shfl_up_sync(~0u, sum, d);
+        if (lane >= d) sum += below;
     }
     return sum;
 }
@@ -34,14 +34,14 @@ static __device__ __forceinline__ struct warp_sums sum_warps(uint32_t sum, uint3
     return x;
 }
 
-/* Each thread has a digit, of which warp w has place[w][digit], the first of all at `at`: that becomes where the first
- * of warp w goes. Who reads others' needs a barrier before. */
+/* Each thread has a digit, of which warp w has place[w][digit], the first of all at `first`: that becomes where the
+ * first of warp w goes. Who reads others' needs a barrier before. */
 template <int WARPS, int DIGITS>
-static __device__ __forceinline__ void place_warps(uint32_t (&place)[WARPS][DIGITS], uint32_t at) {
+static __device__ __forceinline__ void place_warps(uint32_t (&place)[WARPS][DIGITS], uint32_t first) {
     for (uint32_t w = 0; w < WARPS; w++) {
         const uint32_t count = place[w][threadIdx.x];
-        place[w][threadIdx.x] = at;
-        at += count;
+        place[w][threadIdx.x] = first;
+        first += count;
     }
 }
 #endif

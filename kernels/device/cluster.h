@@ -16,21 +16,23 @@ static __device__ __forceinline__ uint32_t cluster_rank(void) {
 static __device__ __forceinline__ void cluster_sync(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Where the CTA of that rank has what this one has at `at`. */
-static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, uint32_t rank) {
+/* Where the CTA of that rank has what this one has at `address`. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank) {
     uint32_t x;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(address), "r"(rank));
     return x;
 }
 /* Store into another CTA; its mbarrier at `bar` counts the 16 bytes as they arrive (mbar_expect). */
-static __device__ __forceinline__ void cluster_send4(uint32_t at, const float x[4], uint32_t bar) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
-                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(bar)
-                 : "memory");
+static __device__ __forceinline__ void cluster_send4(uint32_t address, const float x[4], uint32_t bar) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(bar)
+        : "memory");
 }
-/* One arrival at this CTA's mbarrier, whose phase also waits for so many bytes of cluster_send4. */
-static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+/* One arrival at this CTA's mbarrier, whose phase also waits for `bytes` bytes of cluster_send4. */
+static __device__ __forceinline__ void mbar_expect(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
 }
 /* One arrival at another CTA's mbarrier: what this thread has read of its own shared memory, and what others told it of
  * by barriers here, may be overwritten from there. The scope is the CTA's, of which the other is none: a release at the
@@ -38,17 +40,18 @@ static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) 
  * none), and shared memory needs none of that, because loads of it are done when their numbers are used, before the
  * arrival is sent. Every kernel whose CTAs free each other's stages of a multicast rests on the same. No word about
  * global memory goes this way. */
-static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+static __device__ __forceinline__ void cluster_arrive(uint32_t bar) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 /* One arrival at a CTA's mbarrier: what this thread has written, shared memory of other CTAs included, and what others
  * told it of by barriers here, is seen by whoever waits there (mbar_wait_cluster). */
-static __device__ __forceinline__ void cluster_signal(uint32_t at) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+static __device__ __forceinline__ void cluster_signal(uint32_t bar) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 /* An ordinary store into another CTA. */
-static __device__ __forceinline__ void cluster_store128(uint32_t at, uint4 x) {
-    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+static __device__ __forceinline__ void cluster_store128(uint32_t address, uint4 x) {
+    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
                  : "memory");
 }
 static __device__ __forceinline__ void cluster_store32(uint32_t cells, uint32_t x) {
@@ -68,13 +71,13 @@ static __device__ __forceinline__ void cluster_copy(uint32_t to, uint32_t from, 
         : "memory");
 }
 /* mbar_wait for a phase that another CTA completes, by cluster_arrive or cluster_send4. */
-static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {
+static __device__ __forceinline__ void mbar_wait_cluster(uint32_t bar, uint32_t parity) {
     uint32_t done;
     do
         asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
                      " selp.b32 %0, 1, 0, p;\n}"
                      : "=r"(done)
-                     : "r"(at), "r"(parity)
+                     : "r"(bar), "r"(parity)
                      : "memory");
     while (!done);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Counters of the CTAs that have come to a post. Nothing depends on them but speed: no other access is ordered by
+ * Counters of the CTAs that have come to a checkpoint. Nothing depends on them but speed: no other access is ordered by
  * them. */
-#ifndef ATTN_DEVICE_TOGETHER_H
-#define ATTN_DEVICE_TOGETHER_H
+#ifndef ATTN_DEVICE_CTA_COUNTERS_H
+#define ATTN_DEVICE_CTA_COUNTERS_H
 #include <stdint.h>
 
 static __device__ __forceinline__ void count_one(uint64_t counter) {

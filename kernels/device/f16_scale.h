@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Powers of two that bring numbers into the range of f16: chosen from a bound of them, multiplied in f32, where it is
  * exact, and undone by the reciprocal. */
-#ifndef ATTN_DEVICE_POWER_H
-#define ATTN_DEVICE_POWER_H
+#ifndef ATTN_DEVICE_F16_SCALE_H
+#define ATTN_DEVICE_F16_SCALE_H
 
 /* A number that counts for a maximum: 0 where it is not finite. */
 static __device__ __forceinline__ float if_finite(float x) { return x < __int_as_float(0x7f800000) ? x : 0; }

@@ -27,7 +27,7 @@ static __device__ __forceinline__ float mla_row_inverse(float x) {
     return x > 0x1p125f ? 0 : y;
 }
 
-/* Stores the state. given: the row's lse in lane `from`, its sink or -inf in the next, its dlse or 0 in the one behind
+/* Stores the state. given: the row's lse in lane `from`, its sink or -inf in the next, its dlse or 0 in the one after
  * it; d: D, in these lanes. A row whose lse is +-inf is empty: nothing of D, sink and dlse comes into its state. */
 static __device__ __forceinline__ void mla_row_store_of(struct kp_mla_row *to, uint32_t flags, float given, float d,
                                                         int from) {
@@ -36,8 +36,8 @@ static __device__ __forceinline__ void mla_row_store_of(struct kp_mla_row *to, u
     const int lane = ((int)threadIdx.x & 31) - from;
     /* lane 0: g = 1 / (1 + e^(sink - lse)); lane 1: dsink = -D / (1 + e^(lse - sink)), 0 without a sink even where D is
      * not finite */
-    const float weighed = over == -INF ? 0 : -d;
-    const float part = (lane ? weighed : 1) * mla_row_inverse(1 + expf(lane ? -over : over));
+    const float minus_d = over == -INF ? 0 : -d;
+    const float part = (lane ? minus_d : 1) * mla_row_inverse(1 + expf(lane ? -over : over));
     float dlse = __shfl_sync(~0u, given, from + 2);
     const float dsink = __shfl_sync(~0u, part, from + 1);
     if (lane) return;

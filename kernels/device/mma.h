@@ -18,19 +18,19 @@
 #define ATTN_DEVICE_MMA_H
 #include "kernels/params/params.h"
 
-static __device__ __forceinline__ void load_matrix4(uint32_t x[4], uint32_t at) {
+static __device__ __forceinline__ void load_matrix4(uint32_t x[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at));
+                 : "r"(address));
 }
 /* Two matrices, from the addresses of lanes 0..15. */
-static __device__ __forceinline__ void load_matrix2(uint32_t x[2], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(at));
+static __device__ __forceinline__ void load_matrix2(uint32_t x[2], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(address));
 }
-static __device__ __forceinline__ void load_matrix4_trans(uint32_t x[4], uint32_t at) {
+static __device__ __forceinline__ void load_matrix4_trans(uint32_t x[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at));
+                 : "r"(address));
 }
 
 /* c += a b; type: KP_BF16 or KP_F16, a constant. */

@@ -22,7 +22,7 @@ static __device__ __forceinline__ uint64_t address_of(uint64_t base, uint32_t n,
     return x;
 }
 
-/* 2^x: relative error 2^-22, 0 below 2^-126, exact at integers. */
+/* 2^x: relative error 2^-22, 0 below 2^-126, exact index integers. */
 static __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -75,9 +75,9 @@ static __device__ __forceinline__ uint32_t not_finite16(int type, uint32_t x) {
     return type == KP_BF16 ? ((x & 0x7f807f80u) + 0x00800080u) & 0x80008000u
                            : ((x & 0x7c007c00u) + 0x04000400u) & 0x80008000u;
 }
-static __device__ __forceinline__ float load_number(const void *base, int64_t at, int dtype) {
-    if (dtype == KP_F32) return ((const float *)base)[at];
-    return unpack16(dtype, ((const uint16_t *)base)[at]);
+static __device__ __forceinline__ float load_number(const void *base, int64_t index, int dtype) {
+    if (dtype == KP_F32) return ((const float *)base)[index];
+    return unpack16(dtype, ((const uint16_t *)base)[index]);
 }
 
 /* ln(e^a + e^b) for any a, b. */
@@ -93,11 +93,11 @@ static __device__ __forceinline__ float outer_lse(uint32_t flags, float natural,
     if (lse == -INF) return flags & KP_LSE_EMPTY_PLUS_INF ? INF : -INF;
     return flags & KP_LSE_BASE_2 ? lse * LOG2E : lse;
 }
-static __device__ __forceinline__ void store_lse(const struct kp_view *v, int64_t at, float lse) {
+static __device__ __forceinline__ void store_lse(const struct kp_view *v, int64_t index, float lse) {
     if (!v->data) return;
     if (v->dtype == KP_F32)
-        ((float *)v->data)[at] = lse;
+        ((float *)v->data)[index] = lse;
     else
-        ((uint16_t *)v->data)[at] = (uint16_t)pack16(v->dtype, lse, 0);
+        ((uint16_t *)v->data)[index] = (uint16_t)pack16(v->dtype, lse, 0);
 }
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Addresses that the compiler takes as they are. */
-#ifndef ATTN_DEVICE_HOLD_H
-#define ATTN_DEVICE_HOLD_H
+#ifndef ATTN_DEVICE_OPAQUE_ADDRESS_H
+#define ATTN_DEVICE_OPAQUE_ADDRESS_H
 #include <stdint.h>
 
 /* The address as one number: copies at constant distances from it carry these in the instruction. Else the compiler

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Rows of f32 in 16 bits a number, so that sums which are written and read again in another order move half the bytes:
- * a number x of a row is f16(x 2^k), with a k of the row, of which a byte stands beside it. Not a type of tensors.
+ * a number x of a row is f16(x 2^k), with a k of the row, which is stored as a byte of its own. Not a type of tensors.
  *
  * k comes from a bound of the row's magnitudes, which need not be near: with |x| 2^k < 2^15 a number down to 2^-29 of
  * the bound keeps the 11 bits of f16, and infinities and NaNs stay what they are (docs/numerics.md). */
@@ -25,16 +25,16 @@ static __device__ __forceinline__ void row16_add(float sum[8], uint4 x, float un
     }
 }
 
-/* 16 bytes at `at` that are read once, and not soon; nothing if `on` is 0, without a branch. */
-static __device__ __forceinline__ void store_once4(void *at, const uint32_t x[4], uint32_t on) {
+/* 16 bytes at dst, or at src, that are read once, and not soon; nothing if `on` is 0, without a branch. */
+static __device__ __forceinline__ void store_once4(void *dst, const uint32_t x[4], uint32_t on) {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
-                 " @p st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(at),
+                 " @p st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};\n}" ::"l"(dst),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(on)
                  : "memory");
 }
-static __device__ __forceinline__ uint4 load_once4(const void *at) {
+static __device__ __forceinline__ uint4 load_once4(const void *src) {
     uint4 x;
-    asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
+    asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(src));
     return x;
 }
 #endif

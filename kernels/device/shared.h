@@ -10,65 +10,67 @@ static __device__ __forceinline__ uint32_t shared_base(void) {
     return (uint32_t)__cvta_generic_to_shared(shared_bytes_);
 }
 
-static __device__ __forceinline__ uint32_t shared_load8(uint32_t at) {
+static __device__ __forceinline__ uint32_t shared_load8(uint32_t address) {
     uint32_t x;
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(at));
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ uint32_t shared_load16(uint32_t at) {
+static __device__ __forceinline__ uint32_t shared_load16(uint32_t address) {
     uint16_t x;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at));
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ uint32_t shared_load32(uint32_t at) {
+static __device__ __forceinline__ uint32_t shared_load32(uint32_t address) {
     uint32_t x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at));
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ uint64_t shared_load64(uint32_t at) {
+static __device__ __forceinline__ uint64_t shared_load64(uint32_t address) {
     uint64_t x;
-    asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(at));
+    asm volatile("ld.shared.b64 %0, [%1];" : "=l"(x) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ float2 shared_load_pair(uint32_t at) {
+static __device__ __forceinline__ float2 shared_load_pair(uint32_t address) {
     float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at));
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ uint4 shared_load128(uint32_t at) {
+static __device__ __forceinline__ uint4 shared_load128(uint32_t address) {
     uint4 x;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at));
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address));
     return x;
 }
-static __device__ __forceinline__ void shared_store8(uint32_t at, uint32_t x) {
-    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+static __device__ __forceinline__ void shared_store8(uint32_t address, uint32_t x) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-static __device__ __forceinline__ void shared_store32(uint32_t at, uint32_t x) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+static __device__ __forceinline__ void shared_store32(uint32_t address, uint32_t x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-static __device__ __forceinline__ uint2 shared_load32x2(uint32_t at) {
+static __device__ __forceinline__ uint2 shared_load32x2(uint32_t address) {
     uint2 x;
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at));
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
     return x;
 }
-static __device__ __forceinline__ void shared_store32x2(uint32_t at, uint32_t x, uint32_t y) {
-    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
+static __device__ __forceinline__ void shared_store32x2(uint32_t address, uint32_t x, uint32_t y) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(x), "r"(y) : "memory");
 }
-static __device__ __forceinline__ void shared_store64(uint32_t at, uint64_t x) {
-    asm volatile("st.shared.b64 [%0], %1;" ::"r"(at), "l"(x) : "memory");
+static __device__ __forceinline__ void shared_store64(uint32_t address, uint64_t x) {
+    asm volatile("st.shared.b64 [%0], %1;" ::"r"(address), "l"(x) : "memory");
 }
-static __device__ __forceinline__ void shared_store128(uint32_t at, uint4 x) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+static __device__ __forceinline__ void shared_store128(uint32_t address, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
 }
-static __device__ __forceinline__ void shared_or32(uint32_t at, uint32_t x) {
-    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+static __device__ __forceinline__ void shared_or32(uint32_t address, uint32_t x) {
+    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-static __device__ __forceinline__ void shared_max32(uint32_t at, uint32_t x) {
-    asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+static __device__ __forceinline__ void shared_max32(uint32_t address, uint32_t x) {
+    asm volatile("red.shared.max.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
-static __device__ __forceinline__ void shared_min32(uint32_t at, uint32_t x) {
-    asm volatile("red.shared.min.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+static __device__ __forceinline__ void shared_min32(uint32_t address, uint32_t x) {
+    asm volatile("red.shared.min.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 
 /* A barrier of some warps of the CTA: `threads` of them, a multiple of 32, meet at barrier `id` 1..15 (0 is

@@ -23,9 +23,9 @@
 #include "kernels/params/params.h"
 
 /* leading: bytes from one block of 64 i to the next, MN-major only. */
-static __device__ __forceinline__ uint64_t slice_desc(uint32_t at, uint32_t leading) {
+static __device__ __forceinline__ uint64_t slice_desc(uint32_t address, uint32_t leading) {
     const uint64_t stride = 1024 >> 4, swizzle128 = (uint64_t)1 << 62;
-    return swizzle128 | stride << 32 | (uint64_t)(leading >> 4) << 16 | (uint64_t)((at & 0x3ffff) >> 4);
+    return swizzle128 | stride << 32 | (uint64_t)(leading >> 4) << 16 | (uint64_t)((address & 0x3ffff) >> 4);
 }
 /* A descriptor `bytes` (a constant, multiple of 16) further on; no carry leaves the address field. */
 static __device__ __forceinline__ uint64_t desc_step(uint64_t desc, int bytes) { return desc + (uint64_t)(bytes >> 4); }

@@ -5,8 +5,8 @@
  * A tile is 64 rows; slice x of it holds elements 64 x .. 64 x + 63 of each, 8192 bytes, see wgmma.h. Thread p of the
  * 128 producers copies chunk p % 8 of rows p / 8 + 16 k (k 0..3) of every slice: 8 threads read a whole 128-byte line.
  */
-#ifndef ATTN_SM90_MLA_GATHER_WGMMA_H
-#define ATTN_SM90_MLA_GATHER_WGMMA_H
+#ifndef ATTN_SM90_GATHER_H
+#define ATTN_SM90_GATHER_H
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/shared.h"
 #include "kernels/device/slots.h"

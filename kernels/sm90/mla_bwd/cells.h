@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Part of specialized.cu, lockstep.cu and pingpong.cu: P', P and dS of a warpgroup's 32 slots from
  * scores and dP in registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its work tile. */
-#ifndef ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_CELLS_H
+#define ATTN_SM90_MLA_BWD_CELLS_H
 #include "kernels/sm90/mla_bwd/plan.h"
 
 constexpr int SCALED = TYPE == KP_F16; /* P and dS have a power of two, scale.h */

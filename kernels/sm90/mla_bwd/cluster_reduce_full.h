@@ -10,8 +10,8 @@
  *   send 0 | send 1 | take 0 | take 1 | send 2 | send 3 | take 2 | w = 0: send slice 8 | take 3 | w = 1: take slice 8
  * The other CTA's exponents come to the place of the sums for dist, which are read before barrier 6 and written again
  * after barrier 5 of the next tile. */
-#ifndef ATTN_SM90_MLA_BWD_SUMMED_WGMMA_H
-#define ATTN_SM90_MLA_BWD_SUMMED_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_CLUSTER_REDUCE_FULL_H
+#define ATTN_SM90_MLA_BWD_CLUSTER_REDUCE_FULL_H
 #include "kernels/sm90/mla_bwd/cta_pair.h"
 #include "kernels/sm90/mla_bwd/stored_rows.h"
 

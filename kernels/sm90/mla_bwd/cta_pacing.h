@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Part of lockstep.cu: how its producers pace the CTAs alike where slots come in order of rows, for sums
  * that the second-level cache does not hold. */
-#ifndef ATTN_SM90_MLA_BWD_TOGETHER_WGMMA_H
-#define ATTN_SM90_MLA_BWD_TOGETHER_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_CTA_PACING_H
+#define ATTN_SM90_MLA_BWD_CTA_PACING_H
 #include "kernels/device/cta_counters.h"
 #include "kernels/sm90/mla_bwd/plan.h"
 

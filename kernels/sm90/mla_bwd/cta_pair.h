@@ -5,8 +5,8 @@
  *
  * Who has read a stage tells the other CTA by an arrival there (cluster_arrive), which does not wait for the additions
  * to memory that its thread has under way. */
-#ifndef ATTN_SM90_MLA_BWD_PAIR_WGMMA_H
-#define ATTN_SM90_MLA_BWD_PAIR_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_CTA_PAIR_H
+#define ATTN_SM90_MLA_BWD_CTA_PAIR_H
 #include "kernels/device/cluster.h"
 #include "kernels/sm90/mla_bwd/cells.h"
 

@@ -2,8 +2,8 @@
  * Part of specialized.cu and lockstep.cu: dkv of a tile, 64 slots x 32 columns at a time, from P^T and dS^T
  * in a warpgroup's registers, and of the first its way to memory in whole 128-byte lines (scatter_add.h: that
  * of the second). Who takes which columns stands there. */
-#ifndef ATTN_SM90_MLA_BWD_DKV_WGMMA_H
-#define ATTN_SM90_MLA_BWD_DKV_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_DKV_H
+#define ATTN_SM90_MLA_BWD_DKV_H
 #include "kernels/device/mma.h"
 #include "kernels/device/reduce.h"
 #include "kernels/sm90/mla_bwd/scale.h"

@@ -9,8 +9,8 @@
  *
  * A group that is left apart has its queries' own lists, one after the other, each in whole tiles whose entries have
  * the bit of their query alone. */
-#ifndef ATTN_SM90_MLA_BWD_JOINED_WGMMA_H
-#define ATTN_SM90_MLA_BWD_JOINED_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_JOINED_H
+#define ATTN_SM90_MLA_BWD_JOINED_H
 
 /* In the place of P' sums, which this schedule does not use:
  *   ENTRY_BITS   uint32_t [2][64], bits of the entries of a tile

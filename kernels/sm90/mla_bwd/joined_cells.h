@@ -2,8 +2,8 @@
  * Part of pingpong.cu over joined lists (joined.h): P^T and dS^T of the queries that have an entry, and the exact path
  * of tiles with a score or dP that is not finite.
  */
-#ifndef ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_JOINED_CELLS_H
+#define ATTN_SM90_MLA_BWD_JOINED_CELLS_H
 #include "kernels/sm90/mla_bwd/joined_exact.h"
 #include "kernels/sm90/mla_bwd/pingpong_cells.h"
 #include "kernels/sm90/mla_bwd/scatter_add.h"

@@ -7,8 +7,8 @@
  * a score or dP of that very cell. So a tile in which all of these are finite takes the products, and another is added
  * up cell by cell, cells with cleared bits left out, before its K is let go of; so are all tiles of a group with a row
  * whose share of the sink is NaN. */
-#ifndef ATTN_SM90_MLA_BWD_JOINED_EXACT_WGMMA_H
-#define ATTN_SM90_MLA_BWD_JOINED_EXACT_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_JOINED_EXACT_H
+#define ATTN_SM90_MLA_BWD_JOINED_EXACT_H
 #include "kernels/sm90/mla_bwd/cells.h"
 
 static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t buf, uint32_t entry) {

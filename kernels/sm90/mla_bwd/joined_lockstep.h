@@ -2,8 +2,8 @@
  * Part of lockstep.cu over joined lists (joined.h): cells of the queries that have an entry, sums of P' of each query
  * for dist, and the exact path (joined_exact.h). A thread has entries 8 j + 2 t, + 1 of two rows of the work tile,
  * whose queries' bits are looked up where they are needed. */
-#ifndef ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
-#define ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_H
+#define ATTN_SM90_MLA_BWD_JOINED_LOCKSTEP_H
 #include "kernels/sm90/mla_bwd/joined_exact.h"
 #include "kernels/sm90/mla_bwd/scale.h"
 #if CFG_DETERMINISTIC

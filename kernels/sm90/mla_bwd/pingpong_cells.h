@@ -2,8 +2,8 @@
  * Part of pingpong.cu: a tile's S^T and dP^T, and P^T and dS^T of them, by the one warpgroup that owns the
  * tile. Rows of its sums are slots, so that P^T and dS^T, rounded where they stand, are the operands A of dKV; dS goes
  * to shared memory once, from which both warpgroups load it transposed as the operand A of dQ. */
-#ifndef ATTN_SM90_MLA_BWD_ALT_CELLS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ALT_CELLS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PINGPONG_CELLS_H
+#define ATTN_SM90_MLA_BWD_PINGPONG_CELLS_H
 #include "kernels/device/stmatrix.h"
 #include "kernels/sm90/mla_bwd/dkv.h"
 

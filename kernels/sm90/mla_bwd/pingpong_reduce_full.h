@@ -5,8 +5,8 @@
  * Two stages of 4 KiB, used by one warpgroup after the other as in pingpong_reduce_partial.h; with nine slices the
  * first is filled five times a tile. Units of 64 slots x 32 columns:
  *   send 0 | send 1 | take 0 | take 1 | send 2 | send 3 | take 2 | take 3 | ... | send 8 | take 8 */
-#ifndef ATTN_SM90_MLA_BWD_ALT_SUMMED_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ALT_SUMMED_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PINGPONG_REDUCE_FULL_H
+#define ATTN_SM90_MLA_BWD_PINGPONG_REDUCE_FULL_H
 #include "kernels/sm90/mla_bwd/cluster_reduce_full.h"
 
 constexpr uint32_t EXCHANGE_STEPS = 2 * SLICES;

@@ -15,8 +15,8 @@
  * to come. Products of 32 columns take the matrix unit as long as those of 64 would, P^T and dS^T coming from
  * registers. send 0 | send 1, take 0 | send 2, take 1 | ... | send 7, take 6 | take 7 | slice 8
  */
-#ifndef ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PINGPONG_REDUCE_PARTIAL_H
+#define ATTN_SM90_MLA_BWD_PINGPONG_REDUCE_PARTIAL_H
 #include "kernels/sm90/mla_bwd/cta_pair.h"
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 

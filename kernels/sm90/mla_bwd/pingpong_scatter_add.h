@@ -2,8 +2,8 @@
  * Part of pingpong.cu: dKV of a tile by its owner, all of whose sums it adds to memory itself, 64 slots x 64
  * columns at a time in one set of 32 sums. Products of 32 columns take the matrix unit as long, P^T and dS^T coming
  * from registers; only the first, under which the warpgroup still has dQ under way, are of that size. */
-#ifndef ATTN_SM90_MLA_BWD_ALT_ADDS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ALT_ADDS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PINGPONG_SCATTER_ADD_H
+#define ATTN_SM90_MLA_BWD_PINGPONG_SCATTER_ADD_H
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 
 /* All slices. first: the products of half of the first have been started there. */

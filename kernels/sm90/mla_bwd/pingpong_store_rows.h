@@ -2,8 +2,8 @@
  * Part of pingpong.cu, deterministic: dKV of a tile by its owner, who stores all of it as rows of 16 bits
  * (stored_rows.h): 64 slots x 32 columns at a time in two sets of sums, one multiplied while the other is
  * stored; NEAR: x 64 columns in one set of 32, in whole lines. */
-#ifndef ATTN_SM90_MLA_BWD_ALT_ROWS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ALT_ROWS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PINGPONG_STORE_ROWS_H
+#define ATTN_SM90_MLA_BWD_PINGPONG_STORE_ROWS_H
 #include "kernels/sm90/mla_bwd/stored_rows.h"
 
 #ifdef CFG_NEAR

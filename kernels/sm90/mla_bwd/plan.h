@@ -2,8 +2,8 @@
  * Part of specialized.cu, lockstep.cu and pingpong.cu: configuration of the variant, the plan of
  * shared memory and the producers. Included once; the pictures, roles and barriers stand in those files. EVEN marks
  * what differs from the first, ALT what the third has for itself. */
-#ifndef ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
-#define ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PLAN_H
+#define ATTN_SM90_MLA_BWD_PLAN_H
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/params/mla_bwd_joined.h"

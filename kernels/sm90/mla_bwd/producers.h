@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Part of lockstep.cu and pingpong.cu: their producers, which have 24 registers. What a tile's
  * copies need waits in shared memory; the kv rows are read from the tile's list there. */
-#ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
-#define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_PRODUCERS_H
+#define ATTN_SM90_MLA_BWD_PRODUCERS_H
 #include "kernels/sm90/mla_bwd/cells.h"
 #include "kernels/sm90/mla_bwd/cta_pacing.h"
 #include "kernels/sm90/mla_bwd/row_stats_prefetch.h"

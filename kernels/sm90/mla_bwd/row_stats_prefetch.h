@@ -6,8 +6,8 @@
  * place of dS, which nobody uses from the time when all have let go of the tile before until the owner writes it,
  * which has to have all of the tile's K and, if FREES_DS, its word. So D is summed before the last K is told, or
  * before that word; the rest of the state is formed after it. Each lane reads what it has copied itself. */
-#ifndef ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
-#define ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_ROW_STATS_PREFETCH_H
+#define ATTN_SM90_MLA_BWD_ROW_STATS_PREFETCH_H
 #include "kernels/device/mla_row.h"
 #include "kernels/sm90/mla_bwd/plan.h"
 

@@ -6,8 +6,8 @@
  * k comes from a bound of |dS|, |scale| (g max |dP| + |shift|) < 2^(15 - k), of the work tile's tiles so far: each warp
  * that has dP leaves its heads' in shared memory before a barrier that is there anyway (even), and all warps read it
  * after that. When k falls, dQ in registers follows. */
-#ifndef ATTN_SM90_MLA_BWD_SCALE_WGMMA_H
-#define ATTN_SM90_MLA_BWD_SCALE_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_SCALE_H
+#define ATTN_SM90_MLA_BWD_SCALE_H
 #include "kernels/device/f16_scale.h"
 #include "kernels/sm90/mla_bwd/cells.h"
 

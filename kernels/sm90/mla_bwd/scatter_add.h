@@ -2,8 +2,8 @@
  * Part of lockstep.cu and pingpong.cu: how 64 slots x 32 columns of dkv are added to memory. The sums stand in the
  * workspace, in an order of columns that spares most shuffles (KP_MLA_BWD_PERMUTED): of 16 columns, 8 y
  * + 2 t + e is number 4 t + 2 y + e, so that what a lane holds of 16 columns of a slot are 16 bytes side by side. */
-#ifndef ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
-#define ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_SCATTER_ADD_H
+#define ATTN_SM90_MLA_BWD_SCATTER_ADD_H
 #include "kernels/sm90/mla_bwd/dkv.h"
 #include "kernels/sm90/mla_bwd/scale.h"
 

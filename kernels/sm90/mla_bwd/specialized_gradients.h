@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Part of specialized.cu: the warpgroup that does nothing but dkv, slice by slice, the products of one half of a
  * slice under the additions of the other. */
-#ifndef ATTN_SM90_MLA_BWD_GRADIENTS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_GRADIENTS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_SPECIALIZED_GRADIENTS_H
+#define ATTN_SM90_MLA_BWD_SPECIALIZED_GRADIENTS_H
 #include "kernels/sm90/mla_bwd/dkv.h"
 
 /* What is started for the next slice. */

@@ -7,8 +7,8 @@
  * The bound of a slot's row: 64 times the largest |P| max |dO| + |dS| max |Q|, of the heads that a lane of its quad
  * holds of P^T and dS^T. bf16: P^T and dS^T are multiplied by 2^k, exactly, and the sums come out as they are stored.
  * f16, which has not the range: the sums are; P^T and dS^T have the tile's power of two, and so has their bound. */
-#ifndef ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
-#define ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_STORED_ROWS_H
+#define ATTN_SM90_MLA_BWD_STORED_ROWS_H
 #include "kernels/device/bf16x2.h"
 #include "kernels/device/row16.h"
 #include "kernels/sm90/mla_bwd/cells.h"

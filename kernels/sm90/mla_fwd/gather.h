@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * mla_fwd on Hopper: where things stand in shared memory, and the producer warpgroup. Which piece of work comes when:
  * work.h. The picture, roles and barriers stand in mla_fwd.cu. */
-#ifndef ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
-#define ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
+#ifndef ATTN_SM90_MLA_FWD_GATHER_H
+#define ATTN_SM90_MLA_FWD_GATHER_H
 #include "kernels/device/opaque_address.h"
 #include "kernels/params/mla_sm90.h"
 #include "kernels/sm90/mla_fwd/work.h"
