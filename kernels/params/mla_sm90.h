@@ -36,7 +36,7 @@ struct kp_mla_fwd_joined_sm90_config {
 /* A line of dist_sm90.def. */
 struct kp_dist_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, halves;
+    int32_t dtype, dim, head_blocks;
 };
 
 /* A line of dist_joined_sm90.def. */
@@ -55,14 +55,14 @@ struct kp_mla_bwd_sm90_config {
 /* Q, two tiles of 9 slices, the rest */
 #define KP_MLA_FWD_SM90_SHARED(dim) (((dim) / 64 + 18) * KP_SM90_SLICE + 4096)
 /* dist: slices of a ring; Q of the heads, two rings, the rest */
-#define KP_DIST_SM90_RING(dim, halves) ((halves) == 2 ? 14 - (dim) / 64 : (dim) / 64)
-#define KP_DIST_SM90_SHARED(dim, halves)                                                                               \
-    (((halves) * ((dim) / 64) + 2 * KP_DIST_SM90_RING(dim, halves)) * KP_SM90_SLICE + 3072)
+#define KP_DIST_SM90_RING(dim, head_blocks) ((head_blocks) == 2 ? 14 - (dim) / 64 : (dim) / 64)
+#define KP_DIST_SM90_SHARED(dim, head_blocks)                                                                          \
+    (((head_blocks) * ((dim) / 64) + 2 * KP_DIST_SM90_RING(dim, head_blocks)) * KP_SM90_SLICE + 3072)
 #define KP_MLA_FWD_SM90_THREADS 384
 /* Q, K, dO, P, dS, the rest */
 #define KP_MLA_BWD_SM90_SHARED(dim)  ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
 #define KP_MLA_BWD_SM90_THREADS      512
 #define KP_MLA_BWD_SM90_EVEN_THREADS 384
-/* Of a CTA's next item: heads whose states producers form in a tile; none in an item's first. */
+/* Of a CTA's next work tile: heads whose states producers form in a tile; none in a work tile's first. */
 #define KP_MLA_BWD_SM90_AHEAD 4
 #endif

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: MIT
- * Attention distribution on Hopper: wgmma, f16 and bf16, up to 64 HALVES heads. An item of work is one query, a tile 64
- * of its slots. Persistent: CTA c takes items c, c + grid, ...; what is left over at the end is cut into pieces of some
- * tiles, one for each CTA.
+ * Attention distribution on Hopper: wgmma, f16 and bf16, up to 64 HEAD_BLOCKS heads. A work tile is one query, a tile
+ * 64 of its slots. Persistent: CTA c takes work tiles c, c + grid, ...; what is left over at the end is cut into pieces
+ * of some tiles, one for each CTA.
  *
  *   a[t] = factor sum_h 2^(scale log2(e) q_h . k_t - lse_h log2(e)), 0 at invalid slots; an infinite lse adds nothing
  *
- *   q [heads x D] --cp.async--> Q, resident for the item, read by both warpgroups
+ *   q [heads x D] --cp.async--> Q, resident for the work tile, read by both warpgroups
  *   kv rows by index --cp.async--> ring 0 --> S^T = K Q^T, 64 slots x all heads --> exp, summed over columns (0, 2)
  *                    --cp.async--> ring 1 --> the same by warpgroup 1 while 0 is at its exponentials         (1, 3)
  *
  * Slots are the rows of the product: the sum over heads is one over registers and then a quad, in a fixed order, and
  * one product of 128 columns reads K once for 128 heads. Tile n of the CTA belongs to warpgroup n % 2, which has a ring
- * of RING places of its own, filled by two producer warps of its own. A place has GROUP slices, which come, are
+ * of RING stages of its own, filled by two producer warps of its own. A stage has GROUP slices, which come, are
  * multiplied and are handed back together: at 64 heads as many as one sum takes, at 128 one, for want of room.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 200 registers; warpgroup 2 gathers, 104 registers.
- * Shared memory, bytes:                            HALVES = 1, D = 576   D = 512   HALVES = 2, D = 576   D = 512
- *   Q       D/64 slices of HALVES x 8192                       73,728    65,536               147,456   131,072
- *   rings   2 x RING x GROUP x 8192                           147,456   131,072                81,920    98,304
- *   rest                                                        3,072     3,072                 3,072     3,072
+ * Shared memory, bytes:                       HEAD_BLOCKS = 1, D = 576   D = 512   HEAD_BLOCKS = 2, D = 576   D = 512
+ *   Q       D/64 slices of HEAD_BLOCKS x 8192                   73,728    65,536                   147,456   131,072
+ *   rings   2 x RING x GROUP x 8192                            147,456   131,072                    81,920    98,304
+ *   rest                                                         3,072     3,072                     3,072     3,072
  * Barriers (arrivals; who waits): Q_FULL [group] (128 producers; consumers), Q_FREE [group] (8 warps after their last
- * product with it; producers), FULL [ring][place] (64 producers and 1 for what is stored beside; consumers), FREE
- * [ring][place] (4 warps; producers). Phases: round of a ring's place; of Q = items with at least one tile. The mask of
- * a tile is read before its first group is handed back, and written again after that.
+ * product with it; producers), FULL [ring][stage] (64 producers and 1 for the mask; consumers), FREE [ring][stage] (4
+ * warps; producers). Phases: round of a ring's stage; of Q = work tiles with at least one tile. The mask of a tile is
+ * read before its first group is handed back, and written again after that.
  *
  * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head,
  * and 64 entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry;
@@ -37,10 +37,10 @@
 #include "kernels/sm90/gather.h"
 
 #ifdef CFG_JOINED
-constexpr int JOINED = CFG_JOINED, HALVES = 1;
+constexpr int JOINED = CFG_JOINED, HEAD_BLOCKS = 1;
 typedef struct kp_dist_joined_sm90 params;
 #else
-constexpr int JOINED = 0, HALVES = CFG_HALVES;
+constexpr int JOINED = 0, HEAD_BLOCKS = CFG_HEAD_BLOCKS;
 typedef struct kp_dist params;
 #endif
 #ifdef CFG_APART
@@ -50,45 +50,45 @@ typedef params launched;
 #endif
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
-static_assert((unsigned)(HALVES - 1) < 2, "one or two fit beside the keys");
-constexpr int SLICES = D / 64, PARTS = HALVES == 2 ? 2 : SLICES == 9 ? 3 : 4; /* sums that a score is formed in */
+static_assert((unsigned)(HEAD_BLOCKS - 1) < 2, "one or two fit together with the keys");
+constexpr int SLICES = D / 64, PARTS = HEAD_BLOCKS == 2 ? 2 : SLICES == 9 ? 3 : 4; /* sums that a score is formed in */
 constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS;                          /* slices of a sum */
-constexpr int GROUP = HALVES == 2 ? 1 : LENGTH; /* slices that come, are multiplied and are handed back together */
-constexpr int STEPS = SLICES / GROUP, RING = KP_DIST_SM90_RING(D, HALVES) / GROUP;
-static_assert(SLICES % GROUP == 0 && KP_DIST_SM90_RING(D, HALVES) % GROUP == 0, "whole groups");
-constexpr int PLACE = GROUP * SLICE; /* bytes of a place in a ring */
-constexpr int SUMS = 32 * HALVES;    /* of a thread: 64 slots x 64 HALVES heads */
-constexpr uint32_t PRODUCERS = 64;   /* of a ring */
+constexpr int GROUP = HEAD_BLOCKS == 2 ? 1 : LENGTH; /* slices that come, are multiplied and are handed back together */
+constexpr int STEPS = SLICES / GROUP, RING = KP_DIST_SM90_RING(D, HEAD_BLOCKS) / GROUP;
+static_assert(SLICES % GROUP == 0 && KP_DIST_SM90_RING(D, HEAD_BLOCKS) % GROUP == 0, "whole groups");
+constexpr int STAGE_BYTES = GROUP * SLICE; /* bytes of a stage of a ring */
+constexpr int SUMS = 32 * HEAD_BLOCKS;     /* of a thread: 64 slots x 64 HEAD_BLOCKS heads */
+constexpr uint32_t PRODUCERS = 64;         /* of a ring */
 
 /* Shared memory by byte offsets. */
-constexpr uint32_t Q_AT = 0, RINGS_AT = SLICES * HALVES * SLICE, PLAN_AT = RINGS_AT + 2 * RING * PLACE;
+constexpr uint32_t Q_AT = 0, RINGS_AT = SLICES * HEAD_BLOCKS * SLICE, PLAN_AT = RINGS_AT + 2 * RING * STAGE_BYTES;
 constexpr uint32_t MASK_AT = PLAN_AT; /* uint32_t [2 rings][2]: valid slots */
 constexpr uint32_t LSE_AT =
-    MASK_AT + 16; /* float [2 rings][2 parities of items][64 HALVES]: base 2; inf: adds nothing */
-constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HALVES * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
+    MASK_AT + 16; /* float [2 rings][2 parities of work tiles][64 HEAD_BLOCKS]: base 2; inf: adds nothing */
+constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HEAD_BLOCKS * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
 constexpr uint32_t FREE = FULL + 16 * RING;
 /* JOINED: the next piece's group and tiles (first | end << 16, 0: there is none) (1; consumers); [2 buffers of values]:
  * all are there (8 warps of consumers; producers), they are at their slots (4 warps of producers; consumers) */
 constexpr uint32_t GROUP_AT = FREE + 16 * RING, GROUP_FULL = GROUP_AT + 8;
 constexpr uint32_t VALUES_FULL = GROUP_FULL + 8, VALUES_FREE = VALUES_FULL + 16;
-static_assert(Q_FULL % 8 == 0 && VALUES_FREE + 16 <= KP_DIST_SM90_SHARED(D, HALVES), "the plan fits");
+static_assert(Q_FULL % 8 == 0 && VALUES_FREE + 16 <= KP_DIST_SM90_SHARED(D, HEAD_BLOCKS), "the plan fits");
 
-/* A place in a ring and the parity of its round. */
-struct place {
-    uint32_t at, parity;
+/* A stage of a ring and the parity of its round. */
+struct ring_stage {
+    uint32_t index, parity;
 };
-static __device__ __forceinline__ void step(struct place *r) {
-    if (++r->at == RING) r->at = 0, r->parity ^= 1;
+static __device__ __forceinline__ void step(struct ring_stage *r) {
+    if (++r->index == RING) r->index = 0, r->parity ^= 1;
 }
 
-/* The pieces of work of this CTA: whole items first, then perhaps a piece of one of those left over. */
+/* The pieces of work of this CTA: whole work tiles first, then perhaps a piece of one of those left over. */
 struct work {
-    int64_t whole, left;    /* rounds of whole items; items after them */
-    const int32_t *queries; /* APART: of items */
+    int64_t whole, left;    /* rounds of whole work tiles; work tiles after them */
+    const int32_t *queries; /* APART: of work tiles */
 };
 struct piece {
     struct work_tile w;
-    int first, last; /* tiles of the item that the list has from first to last - 1 */
+    int first, last; /* tiles of the work tile that the list has from first to last - 1 */
     struct slots s;
     struct joined_group g; /* JOINED, and its number */
     int number, whole;     /* whole: all of the group's tiles */
@@ -130,11 +130,11 @@ static __device__ __forceinline__ int piece_of(const struct kp_dist *kp, const s
     if (n >= k->whole) {
         if (n > k->whole || k->left == 0) return 0;
         const int parts = (int)(gridDim.x / (uint32_t)k->left), tiles = (p->topk + 63) / 64;
-        const int item = (int)blockIdx.x / parts;
-        if (item >= k->left) return 0;
-        part = (int)blockIdx.x - item * parts;
+        const int tile_left = (int)blockIdx.x / parts;
+        if (tile_left >= k->left) return 0;
+        part = (int)blockIdx.x - tile_left * parts;
         length = (tiles + parts - 1) / parts;
-        query = k->whole * gridDim.x + item;
+        query = k->whole * gridDim.x + tile_left;
     }
 #ifdef CFG_APART
     query = k->queries[query];
@@ -174,27 +174,27 @@ static __device__ __forceinline__ int producer_thread(void) {
 }
 struct producer {
     uint32_t shared, ring, lane_at, round_q; /* lane_at: of the thread's chunk in a group of 8 rows */
-    struct place next;                       /* to fill */
+    struct ring_stage next;                  /* to fill */
 };
-static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t ring, uint32_t at) {
-    return shared + FULL + (ring * RING + at) * 8;
+static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t ring, uint32_t index) {
+    return shared + FULL + (ring * RING + index) * 8;
 }
-static __device__ __forceinline__ uint32_t free_of(uint32_t shared, uint32_t ring, uint32_t at) {
-    return shared + FREE + (ring * RING + at) * 8;
+static __device__ __forceinline__ uint32_t free_of(uint32_t shared, uint32_t ring, uint32_t index) {
+    return shared + FREE + (ring * RING + index) * 8;
 }
 
-/* Wait for the ring's next place, which group x of the tile takes; where the thread's chunks go. */
+/* Wait for the ring's next stage, which group x of the tile takes; where the thread's chunks go. */
 static __device__ __forceinline__ uint32_t begin_fill(struct producer *c, const struct keys *r, int x) {
-    mbar_wait(free_of(c->shared, c->ring, c->next.at), c->next.parity ^ 1);
+    mbar_wait(free_of(c->shared, c->ring, c->next.index), c->next.parity ^ 1);
     if (!JOINED && (threadIdx.x & 63) == 0) {
         if (x == 0) shared_store32x2(c->shared + MASK_AT + 8 * c->ring, r->mask[0], r->mask[1]);
-        mbar_arrive(full_of(c->shared, c->ring, c->next.at));
+        mbar_arrive(full_of(c->shared, c->ring, c->next.index));
     }
     if (!JOINED) __syncwarp();
-    return c->shared + RINGS_AT + (c->ring * RING + c->next.at) * PLACE + c->lane_at;
+    return c->shared + RINGS_AT + (c->ring * RING + c->next.index) * STAGE_BYTES + c->lane_at;
 }
 static __device__ __forceinline__ void end_fill(struct producer *c, int wide) {
-    arrive_copied(full_of(c->shared, c->ring, c->next.at), wide);
+    arrive_copied(full_of(c->shared, c->ring, c->next.index), wide);
     step(&c->next);
 }
 /* Group x of any tile. base: the thread's chunk of row 0. */
@@ -244,13 +244,14 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
     const int t = producer_thread() & 63, wide = p->q.chunk == 16;
     const uint16_t *base =
         (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * GROUP * 64;
-    const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * PLACE) + c->ring * 4096 * HALVES + c->lane_at;
+    const uint32_t to =
+        c->shared + Q_AT + (uint32_t)(x * HEAD_BLOCKS * STAGE_BYTES) + c->ring * 4096 * HEAD_BLOCKS + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
     if (JOINED && x == 0 && threadIdx.x == 256) { /* both warpgroups have read of the last group */
         shared_store32x2(c->shared + GROUP_AT, (uint32_t)y->number, (uint32_t)(y->first | y->last << 16));
         mbar_arrive(c->shared + GROUP_FULL);
     }
-    const int first = (int)c->ring * 32 * HALVES + (t >> 3); /* head of the thread's first row */
+    const int first = (int)c->ring * 32 * HEAD_BLOCKS + (t >> 3); /* head of the thread's first row */
     if (JOINED) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -263,20 +264,21 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
     } else if (wide) {
         const uint16_t *from = base + first * p->q.head;
 #pragma unroll
-        for (int k = 0; k < 4 * HALVES; k++) {
+        for (int k = 0; k < 4 * HEAD_BLOCKS; k++) {
             const int valid = first + 8 * k < p->heads_q;
 #pragma unroll
             for (int y = 0; y < GROUP; y++)
-                copy_async16(to + (uint32_t)(y * HALVES * SLICE + k * 1024), (valid ? from : base) + y * 64,
+                copy_async16(to + (uint32_t)(y * HEAD_BLOCKS * SLICE + k * 1024), (valid ? from : base) + y * 64,
                              valid << 4);
             from += 8 * p->q.head;
         }
     } else {
 #pragma unroll 1
-        for (int k = 0; k < 4 * HALVES * GROUP; k++) {
-            const int y = k / (4 * HALVES), down = k % (4 * HALVES), h = first + 8 * down, valid = h < p->heads_q;
-            copy_slow(to + (uint32_t)(y * HALVES * SLICE + down * 1024), base + (valid ? h : 0) * p->q.head + y * 64,
-                      valid);
+        for (int k = 0; k < 4 * HEAD_BLOCKS * GROUP; k++) {
+            const int y = k / (4 * HEAD_BLOCKS), down = k % (4 * HEAD_BLOCKS);
+            const int h = first + 8 * down, valid = h < p->heads_q;
+            copy_slow(to + (uint32_t)(y * HEAD_BLOCKS * SLICE + down * 1024),
+                      base + (valid ? h : 0) * p->q.head + y * 64, valid);
         }
         async_fence();
     }
@@ -295,8 +297,8 @@ static __device__ __forceinline__ void fill_tile(struct producer *c, const struc
         for (int y = 0; y < STEPS; y++) fill(c, r, kv, base, y);
     }
 }
-/* The first tile of an item, if this ring has it, and Q, which waits longer: for both warpgroups. A ring that does not
- * hold the tile gets slice by slice of both. */
+/* The first tile of a work tile, if this ring has it, and Q, which waits longer: for both warpgroups. A ring that does
+ * not hold the tile gets slice by slice of both. */
 constexpr int KEYS_FIRST = RING >= STEPS;
 static __device__ __forceinline__ void fill_first(struct producer *c, const struct keys *r, const params *kp,
                                                   const struct piece *w, const uint16_t *base, int own) {
@@ -333,7 +335,7 @@ static __device__ __forceinline__ void produce(const params *kp, const struct wo
     struct producer c = start_producer(shared);
     uint32_t n = 0; /* tiles of the CTA so far */
     struct piece x;
-    for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
+    for (int64_t number = 0; piece_of(kp, &k, number, &x); number++) {
         if (x.first >= x.last) continue;
         const uint16_t *base = (const uint16_t *)p->kv.data + x.w.b * p->kv.batch + (t64 & 7) * 8;
         struct keys r;
@@ -360,7 +362,7 @@ static __device__ __forceinline__ void produce(const params *kp, const struct wo
 struct state {
     uint32_t shared, round_q;
     int warp, lane;
-    struct place next; /* in the ring */
+    struct ring_stage next; /* in the ring */
 };
 
 static __device__ __forceinline__ struct state start_consumer(uint32_t shared) {
@@ -369,7 +371,7 @@ static __device__ __forceinline__ struct state start_consumer(uint32_t shared) {
     c.round_q = 0;
     c.warp = (int)threadIdx.x >> 5 & 3;
     c.lane = (int)threadIdx.x & 31;
-    c.next.at = c.next.parity = 0;
+    c.next.index = c.next.parity = 0;
     return c;
 }
 
@@ -378,8 +380,9 @@ static __device__ __forceinline__ struct state start_consumer(uint32_t shared) {
 static __device__ __forceinline__ uint32_t load_lse(const params *kp, const struct piece *y, int column) {
     const struct column h = column_of(kp, y, column);
     if (!h.inside) return 0;
-    const int64_t at = y->w.b * kp->lse.batch + (y->w.i + h.query) * kp->lse.row + h.head * kp->lse.head;
-    return kp->lse.dtype == KP_F32 ? ((const uint32_t *)kp->lse.data)[at] : ((const uint16_t *)kp->lse.data)[at];
+    const int64_t offset = y->w.b * kp->lse.batch + (y->w.i + h.query) * kp->lse.row + h.head * kp->lse.head;
+    return kp->lse.dtype == KP_F32 ? ((const uint32_t *)kp->lse.data)[offset]
+                                   : ((const uint16_t *)kp->lse.data)[offset];
 }
 /* Base 2; +inf if it adds nothing. */
 static __device__ __forceinline__ float lse_of(const params *kp, const struct piece *y, uint32_t bits, int column) {
@@ -403,7 +406,7 @@ static __device__ __forceinline__ void pass_q(const struct state *c) {
 }
 
 /* S^T of the warpgroup's next tile, whose slices are handed back as they have been read; mask: its valid slots. first,
- * last: of the warpgroup's tiles of this item: Q has to come, Q is handed back.
+ * last: of the warpgroup's tiles of this work tile: Q has to come, Q is handed back.
  *
  * The matrix unit cuts off what lies below the last bit of a running sum, always towards zero. Over a row of products
  * of one sign (scores near 200) one sum of D / 16 steps leaves a bias of 6e-4 in exp(s - lse); PARTS sums over D /
@@ -412,28 +415,29 @@ template <int WG>
 static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS], uint32_t mask[2], int first,
                                                   int last) {
     float part[PARTS][SUMS];
-    const uint64_t ring = slice_desc(c->shared + RINGS_AT + WG * RING * PLACE, 0);
+    const uint64_t ring = slice_desc(c->shared + RINGS_AT + WG * RING * STAGE_BYTES, 0);
     const uint64_t q = slice_desc(c->shared + Q_AT, 0);
     uint32_t before = 0;
 #pragma unroll
     for (int x = 0; x < STEPS; x++) {
         if (first) mbar_wait(c->shared + Q_FULL + 8 * (uint32_t)x, c->round_q & 1);
-        mbar_wait(full_of(c->shared, WG, c->next.at), c->next.parity);
+        mbar_wait(full_of(c->shared, WG, c->next.index), c->next.parity);
         if (x == 0 && !JOINED) {
             mask[0] = shared_load32(c->shared + MASK_AT + 8 * WG);
             mask[1] = shared_load32(c->shared + MASK_AT + 8 * WG + 4);
         }
         async_fence();
-        const uint64_t k = desc_move(ring, c->next.at * PLACE);
+        const uint64_t k = desc_move(ring, c->next.index * STAGE_BYTES);
         wgmma_fence();
 #pragma unroll
         for (int y = 0; y < GROUP; y++)
 #pragma unroll
             for (int kk = 0; kk < 4; kk++) {
                 const int slice = x * GROUP + y;
-                if (HALVES == 2)
+                if (HEAD_BLOCKS == 2)
                     wgmma_ss_n128<TYPE, 0, 0>(part[slice / LENGTH], desc_step(k, y * SLICE + kk * 32),
-                                              desc_step(q, slice * HALVES * SLICE + kk * 32), slice % LENGTH + kk > 0);
+                                              desc_step(q, slice * HEAD_BLOCKS * SLICE + kk * 32),
+                                              slice % LENGTH + kk > 0);
                 else
                     wgmma_ss_n64<TYPE, 0, 0>(part[slice / LENGTH], desc_step(k, y * SLICE + kk * 32),
                                              desc_step(q, slice * SLICE + kk * 32), slice % LENGTH + kk > 0);
@@ -444,7 +448,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS]
             arrive_warp(c, free_of(c->shared, WG, before));
             if (last && c->lane == 0) mbar_arrive(c->shared + Q_FREE + 8 * (uint32_t)(x - 1));
         }
-        before = c->next.at;
+        before = c->next.index;
         step(&c->next);
     }
     wgmma_wait(0);
@@ -467,7 +471,7 @@ static __device__ __forceinline__ void sum_heads(const struct state *c, const fl
     sum[0] = sum[1] = 0;
     lse_at += 8 * ((uint32_t)c->lane & 3);
 #pragma unroll
-    for (int j = 0; j < 8 * HALVES; j++) {
+    for (int j = 0; j < 8 * HEAD_BLOCKS; j++) {
         const float2 lse = shared_load_pair(lse_at + 32 * (uint32_t)j); /* of heads 8 j + 2 t + {0, 1} */
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -492,9 +496,9 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
     const struct kp_mla *p = &kp->in;
     struct state c = start_consumer(shared);
     const int row = c.warp * 16 + (c.lane >> 2);
-    uint32_t n = 0, odd = 0; /* tiles of the CTA, items of the warpgroup so far */
+    uint32_t n = 0, odd = 0; /* tiles of the CTA, work tiles of the warpgroup so far */
     struct piece x;
-    for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
+    for (int64_t number = 0; piece_of(kp, &k, number, &x); number++) {
         float *to = (float *)kp->dist.data + x.w.b * kp->dist.batch + x.w.i * kp->dist.row;
         if (WG == 0 && x.first == 0)
             for (int t = (x.s.n + 63) / 64 * 64 + (int)threadIdx.x; t < p->topk; t += 128) to[t] = 0;
@@ -502,7 +506,7 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
         int t = x.first + (int)((n ^ WG) & 1), first = 1;
         n += (uint32_t)(x.last - x.first);
         const int head = (int)threadIdx.x & 127;
-        const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * 64 * HALVES * 4;
+        const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * 64 * HEAD_BLOCKS * 4;
         odd += t < x.last;
         const uint32_t lse = load_lse(kp, &x, head);
 #pragma unroll 1
@@ -511,7 +515,7 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
             uint32_t mask[2];
             score_tile<WG>(&c, s, mask, first, t + 2 >= x.last);
             if (first) {
-                if (head < 64 * HALVES)
+                if (head < 64 * HEAD_BLOCKS)
                     shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, &x, lse, head)));
                 named_sync(1 + WG, 128);
             }
@@ -525,7 +529,7 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
                 if (t * 64 + slot < p->topk) to[t * 64 + slot] = valid ? sum[r] * kp->factor : 0;
             }
         }
-        if (first) pass_q(&c); /* no tile of this item was this warpgroup's */
+        if (first) pass_q(&c); /* no tile of this work tile was this warpgroup's */
         c.round_q++;
     }
 }

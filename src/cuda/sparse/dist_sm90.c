@@ -13,12 +13,12 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct kp_dist_sm90_config *c = k->impl;
     if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
-    if (p->heads_q > 64 * c->halves) {
-        attn_text_add(why, "holds %d heads at most", 64 * c->halves);
+    if (p->heads_q > 64 * c->head_blocks) {
+        attn_text_add(why, "holds %d heads at most", 64 * c->head_blocks);
         return 0;
     }
     return !attn_cuda_mla_refuse(p, why) &&
-           !attn_cuda_dist_refuse(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), why);
+           !attn_cuda_dist_refuse(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->head_blocks), why);
 }
 
 /* Tiles of 64 slots over the multiprocessors: queries left over after whole rounds are cut. A tile of 64 heads
@@ -32,12 +32,12 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const int64_t tiles = (p->topk + 63) / 64, parts = left ? n_sms / left : 1, last = (tiles + parts - 1) / parts;
     const double work = (double)(whole * tiles + (left ? last : 0)), pieces = (double)(whole + (left > 0));
     return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + pieces * 2e-6 +
-           work * (0.3e-6 + 1e-6 * c->halves) * c->dim / 576;
+           work * (0.3e-6 + 1e-6 * c->head_blocks) * c->dim / 576;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_dist_sm90_config *c = k->impl;
-    return attn_cuda_dist_prepare(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), p);
+    return attn_cuda_dist_prepare(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->head_blocks), p);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -52,7 +52,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         .y = 1,
         .z = 1,
         .threads = KP_MLA_FWD_SM90_THREADS,
-        .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves)};
+        .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->head_blocks)};
     return attn_cuda_dist_launch(dev, c->symbol, &grid, &kp, p, args->stream);
 }
 
