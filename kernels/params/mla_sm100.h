@@ -98,11 +98,12 @@ struct kp_dist_sm100_config {
 #define KP_DIST_SM100_KEYS    256 /* slots of a tile, of a pair of CTAs */
 #define KP_DIST_SM100_SLICE   16384
 #define KP_DIST_SM100_RING    9
-/* Q of a CTA's half of the heads, once or (64 heads) for two items; slices of K: 128 keys x 64 columns; the rest */
+/* Q of a CTA's half of the heads, once or (64 heads) for two work tiles; slices of K: 128 keys x 64 columns; the rest
+ * */
 #define KP_DIST_SM100_SHARED(dim) (128 * (dim) + KP_DIST_SM100_RING * KP_DIST_SM100_SLICE + 2048)
 
 struct kp_dist_sm100 {
-    struct kp_dist dist; /* items: queries times splits, parts of `share` tiles */
+    struct kp_dist dist; /* work tiles: queries times splits, parts of `share` tiles */
     int64_t kv_rows;     /* as in struct kp_mla_bwd_sm100 */
     int64_t share;
     uint64_t padding[13];

@@ -81,9 +81,9 @@ static __device__ __forceinline__ void write_p(uint32_t base, const float rT[OWN
         for (int e = 0; e < 4; e++) p[e] = exp2_fast(rT[f][e] - low[e >> 1]);
         sum[0] += p[0] + p[1];
         sum[1] += p[2] + p[3];
-        const uint32_t at = base + P_AT + 4 * (lane & 3);
-        shared_store32(at + tile_at(P_PITCH, row, c0 + f), pack16(TYPE, p[0], p[1]));
-        shared_store32(at + tile_at(P_PITCH, row + 8, c0 + f), pack16(TYPE, p[2], p[3]));
+        const uint32_t probs = base + P_AT + 4 * (lane & 3);
+        shared_store32(probs + tile_at(P_PITCH, row, c0 + f), pack16(TYPE, p[0], p[1]));
+        shared_store32(probs + tile_at(P_PITCH, row + 8, c0 + f), pack16(TYPE, p[2], p[3]));
     }
 }
 

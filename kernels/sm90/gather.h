@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What the Hopper kernels of the sparse MLA operators share: which query and head block an item of work is, and how the
+ * What the Hopper kernels of the sparse MLA operators share: which query and head block a work tile is, and how the
  * producer warpgroup brings rows (of kv by index, of q or dout by head) into swizzled slices of shared memory.
  *
  * A tile is 64 rows; slice x of it holds elements 64 x .. 64 x + 63 of each, 8192 bytes, see wgmma.h. Thread p of the
@@ -19,10 +19,10 @@ struct work_tile {
     int head;     /* first of 64 */
 };
 /* Head blocks of a query are neighbours: CTAs that run at the same time share its keys in the second-level cache. */
-static __device__ __forceinline__ struct work_tile work_tile_of(const struct kp_mla *p, int64_t at) {
-    const int64_t blocks = (p->heads_q + 63) / 64, query = at / blocks;
+static __device__ __forceinline__ struct work_tile work_tile_of(const struct kp_mla *p, int64_t index) {
+    const int64_t blocks = (p->heads_q + 63) / 64, query = index / blocks;
     struct work_tile w;
-    w.head = (int)(at - query * blocks) * 64;
+    w.head = (int)(index - query * blocks) * 64;
     w.b = query / p->seq_q;
     w.i = query - w.b * p->seq_q;
     return w;
@@ -85,10 +85,10 @@ struct indices {
     int32_t lo, hi;
 };
 static __device__ __forceinline__ struct indices load_indices(const struct slots *s, int t) {
-    const int lane = (int)threadIdx.x & 31, at = t * 64 + lane;
+    const int lane = (int)threadIdx.x & 31, slot = t * 64 + lane;
     struct indices x;
-    x.lo = at < s->n ? s->idx[at] : -1;
-    x.hi = at + 32 < s->n ? s->idx[at + 32] : -1;
+    x.lo = slot < s->n ? s->idx[slot] : -1;
+    x.hi = slot + 32 < s->n ? s->idx[slot + 32] : -1;
     return x;
 }
 /* The thread's rows, and in mask[2] which of the 64 slots are valid. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward whose sums of dkv are larger than the second-level cache: orders each query's valid slots by
- * ranges of kv rows, so that the items which the device works on at once add to the same few rows at a time. A stable
- * counting sort; no counter's order of additions matters. Every chip.
+ * ranges of kv rows, so that the work tiles which the device works on at once add to the same few rows at a time. A
+ * stable counting sort; no counter's order of additions matters. Every chip.
  *
  *   indices of query i, topk_length, causal rule --CTA per query, warp w the w-th part of the slots-->
  *     COUNT    valid slots of each range -------------------> count[w][range]

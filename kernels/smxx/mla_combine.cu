@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Merges the splits of a sparse MLA forward: every chip. One warp owns an output row (a head of a query); `items` rows
- * of the output, the first ones, have no splits and are left alone.
+ * Merges the splits of a sparse MLA forward: every chip. One warp owns an output row (a head of a query); `work_tiles`
+ * rows of the output, the first ones, have no splits and are left alone.
  *
  *   m = max_s m_s      w_s = 2^(m_s - m)      L = sum_s w_s l_s                                (units of log2)
  *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s largest_s

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward whose keys are larger than the second-level cache: orders each query's valid slots by at most 16
- * ranges of kv rows, so that the items which the device works on at once go through the rows together. A counting sort
- * without atomics: counters of each thread, in bytes. Within a range the order is that of threads: fixed, but not that
- * of the list (mla_bwd_ranges.cu keeps that, for more ranges and slots, in three times the time). Every chip.
+ * ranges of kv rows, so that the work tiles which the device works on at once go through the rows together. A counting
+ * sort without atomics: counters of each thread, in bytes. Within a range the order is that of threads: fixed, but not
+ * that of the list (mla_bwd_ranges.cu keeps that, for more ranges and slots, in three times the time). Every chip.
  *
  *   indices of query i, topk_length, causal rule --CTA per query, thread t the slots t + 256 k-->
  *     COUNT    thread t: count[range][t]++, before it: the slot's rank

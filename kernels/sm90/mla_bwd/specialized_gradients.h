@@ -44,7 +44,7 @@ static __device__ __forceinline__ void emit_tile(const struct kp_mla_bwd *p, con
 }
 
 /* What is the same for all of a work tile's tiles: {where its gradients begin; the last tile's number plus one; the
- * item's number}. n: tiles before. The rows of pairs begin where tile 0 would have them. */
+ * work tile's number}. n: tiles before. The rows of pairs begin where tile 0 would have them. */
 static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uint32_t work, uint32_t n,
                                                  uint32_t shared) {
     named_sync(3, 128); /* the last work tile's are read */

@@ -21,7 +21,7 @@ constexpr uint32_t GREW_AT =
 constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2], JOINED [2][16 queries][2]: valid slots of the tile */
 constexpr uint32_t MASK = JOINED ? 128 : 8;
 constexpr uint32_t SUMS_AT =
-    MASK_AT + 2 * MASK;                      /* float [2 parities of items][2 warpgroups][64][2]: sum, largest score */
+    MASK_AT + 2 * MASK; /* float [2 parities of work tiles][2 warpgroups][64][2]: sum, largest score */
 constexpr uint32_t BARS_AT = SUMS_AT + 2048; /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 8, NEAR_FULL = Q_FREE + 8, FAR_FULL = NEAR_FULL + 16;
 constexpr uint32_t NEAR_FREE = FAR_FULL + 16, FAR_FREE = NEAR_FREE + 16;
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void bring_bits(const struct kp_mla_fwd_sm90 *
     const int32_t *from = x->s.idx + kp->joined.bits - kp->joined.keys + t * words + lane;
     to += 4 * (uint32_t)lane;
     if (lane < words) {
-        if (x->turn.alone)
+        if (x->cursor.alone)
             shared_store32(to, lane == 0 ? mask[0] : lane == 1 ? mask[1] : 0);
         else
             copy_async4(to, from, 4);
@@ -62,7 +62,7 @@ template <int WIDE> static __device__ __forceinline__ void produce(const struct 
     const struct kp_mla *p = &kp->in;
     const int lane = (int)threadIdx.x & 31;
     const int wide_q = WIDE || p->q.chunk == 16, wide_kv = WIDE || p->kv.chunk == 16;
-    uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
+    uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, work tiles with tiles */
     struct piece y;
     start_pieces(&y);
     while (next_piece(kp, MARKS_WRITTEN, shared + MARKED_AT, &y)) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA forward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a tile is
- * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...; what is left over after whole rounds is cut into
+ * Sparse MLA forward on Hopper: wgmma, f16 and bf16. A work tile is one query and up to 64 of its heads; a tile is 64
+ * of its slots. Persistent: CTA c takes work tiles c, c + grid, ...; what is left over after whole rounds is cut into
  * parts of some tiles, whose sums kernels/smxx/mla_combine.cu merges. Here: the consumers; what stands where in shared
  * memory and the producers: gather.h.
  *
  *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
- *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the item in buffer t % 2)
+ *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the work tile in buffer t % 2)
  *
  *   warpgroup 0, tile a = 0, 2, ...                              warpgroup 1, tile b = a + 1
  *     S = Q Ka^T           64 x 64, all of D
@@ -27,12 +27,13 @@
  *           S is done (D = 576: the last 64 columns of K)
  *   rest    struct plan                                          4,096       4,096      225,280 and 217,088 in all
  * Barriers (arrivals; who waits). "near" are the four slices that the owner multiplies with P, "far" the rest.
- *   Q_FULL (128 producers; consumers)        Q_FREE (8 warps, each after its last S of the item; producers)
+ *   Q_FULL (128 producers; consumers)        Q_FREE (8 warps, each after its last S of the work tile; producers)
  *   NEAR_FULL, FAR_FULL [2] (128 producers, NEAR also 1 for the mask; owner; the other warpgroup learns it through P)
  *   NEAR_FREE [2] (4 warps of the owner after its P V; producers)    FAR_FREE [2] (4 warps of the other; producers)
- *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the item are exchanged (256)
- *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)    named 6: S of a has been issued (128 +
- * 128) Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor
+ *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the work tile are exchanged (256)
+ *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)
+ *   named 6, S_ORDER: S of a has been issued (128 + 128)
+ * Phases: round of a buffer = tiles that it has had so far, of Q = work tiles with at least one slot so far. The floor
  * and the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
 #include "kernels/device/number.h"
 #include "kernels/device/stmatrix.h"
@@ -42,7 +43,7 @@
 /* What is seldom true: the code for it is placed out of the way. */
 static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x != 0, 0); }
 
-constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4, TURN = 6; /* named barriers */
+constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4, S_ORDER = 6; /* named barriers */
 
 /* ------------------------------------------------------------------ consumers ---------------------- */
 
@@ -123,7 +124,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
     mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
     load_mask(c, mask, buffer);
     async_fence();
-    if (buffer == 1) named_sync(TURN, 256);
+    if (buffer == 1) named_sync(S_ORDER, 256);
     wgmma_fence();
 #pragma unroll
     for (int x = 0; x < 4; x++) {
@@ -153,7 +154,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
             wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q, 8 * SLICE + kk * 32), desc_step(k, 8 * SLICE + kk * 32), 1);
     }
     wgmma_commit();
-    if (buffer == 0) named_arrive(TURN, 256); /* all of it has been issued: S of b follows without a gap */
+    if (buffer == 0) named_arrive(S_ORDER, 256); /* all of it has been issued: S of b follows without a gap */
     wgmma_wait(0);
     wgmma_hold(s, 32);
 }
@@ -276,7 +277,7 @@ template <int BUFFER> static __device__ __forceinline__ void add_other(struct st
     wgmma_commit();
 }
 
-/* The sums of both warpgroups, to c->l and c->largest, made while the item's last product is still under way. */
+/* The sums of both warpgroups, to c->l and c->largest, made while the work tile's last product is still under way. */
 static __device__ __forceinline__ void settle(struct state *c, uint32_t odd) {
     const int row = row_of(c), t = c->lane & 3;
 #pragma unroll
@@ -334,11 +335,11 @@ static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32
 static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
                                                       int tiles, uint32_t odd) {
     if (t + 1 == tiles) {
-        if (tiles == 1) { /* no own tile in this item */
+        if (tiles == 1) { /* no own tile in this work tile */
             __syncwarp(); /* every lane has seen Q_FULL */
             if (c->lane == 0) mbar_arrive(c->shared + Q_FREE);
         }
-        named_sync(TURN, 256);
+        named_sync(S_ORDER, 256);
         take_p(c, 0);
         add_other<0>(c);
         settle(c, odd);
@@ -437,7 +438,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
     const int row = row_of(c), t = c->lane & 3;
     int finite = 1, queries = 1;
     if (JOINED) {
-        const struct joined_group g = rows_of(kp, y->turn);
+        const struct joined_group g = rows_of(kp, y->cursor);
         w.b = g.b, w.i = g.query, w.head = 0, queries = g.queries;
     }
 #pragma unroll
@@ -465,7 +466,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         store_lse(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
                   c->largest[r] * LN2);
     }
-    if (JOINED && !y->turn.second && y->turn.alone < 2) mark(c, kp, y->turn.groups, y->turn.alone || finite);
+    if (JOINED && !y->cursor.second && y->cursor.alone < 2) mark(c, kp, y->cursor.groups, y->cursor.alone || finite);
 }
 
 template <int WG> static __device__ __forceinline__ void consume(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
@@ -475,7 +476,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
     c.wg = WG;
     c.warp = (int)threadIdx.x >> 5 & 3;
     c.lane = (int)threadIdx.x & 31;
-    uint32_t round = 0, round_q = 0, odd = 0; /* own tiles, items with tiles, parity of items */
+    uint32_t round = 0, round_q = 0, odd = 0; /* own tiles, work tiles with tiles, parity of work tiles */
     if (JOINED)
         c.query = (uint32_t)(row_of(&c) >> kp->joined.shift) * 8 | (uint32_t)((row_of(&c) + 8) >> kp->joined.shift) * 8
                                                                        << 16;

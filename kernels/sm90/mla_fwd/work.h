@@ -33,7 +33,7 @@ static __device__ __forceinline__ int has_work(const struct kp_mla_fwd_sm90 *kp)
 
 /* JOINED: groups of the CTA so far, 1 the second time through them, and which query of the group is taken alone, from
  * 1, or 0: in one register. */
-struct turn {
+struct group_cursor {
     int groups : 26;
     uint32_t second : 1, alone : 5;
 };
@@ -44,9 +44,9 @@ struct piece {
     int first, tiles, part; /* part: -1 if the query is whole */
     int64_t pieces;         /* that came before */
     /* JOINED */
-    struct turn turn;
+    struct group_cursor cursor;
 };
-static __device__ __forceinline__ void start_pieces(struct piece *x) { x->pieces = 0, x->turn = {0, 0, 0}; }
+static __device__ __forceinline__ void start_pieces(struct piece *x) { x->pieces = 0, x->cursor = {0, 0, 0}; }
 
 /* Nonzero if the CTA has a piece number n. */
 static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp, int64_t n, struct piece *x) {
@@ -80,7 +80,7 @@ static __device__ __forceinline__ struct joined_group group_of(const struct kp_m
  * memory, nonzero if there is one. */
 static __device__ __forceinline__ int next_group(const struct kp_mla_fwd_sm90 *kp, int marks, uint32_t marked_at,
                                                  struct piece *x) {
-    int n = x->turn.groups, alone = (int)x->turn.alone, second = (int)x->turn.second, entries = -1;
+    int n = x->cursor.groups, alone = (int)x->cursor.alone, second = (int)x->cursor.second, entries = -1;
     if (alone && alone++ == group_of(kp, n).queries) alone = 0;
     if (!alone) {
         for (;; n++) {
@@ -98,7 +98,7 @@ static __device__ __forceinline__ int next_group(const struct kp_mla_fwd_sm90 *k
         alone = entries < 0;
     }
     const struct joined_group g = group_of(kp, n);
-    x->turn = {n, (uint32_t)second, (uint32_t)alone};
+    x->cursor = {n, (uint32_t)second, (uint32_t)alone};
     x->w.b = g.b;
     if (!alone) {
         x->s.idx = g.words + kp->joined.keys;
@@ -111,7 +111,7 @@ static __device__ __forceinline__ int next_group(const struct kp_mla_fwd_sm90 *k
     return 1;
 }
 /* What the rows of the tile are: queries from `query` on, `queries` of them. */
-static __device__ __forceinline__ struct joined_group rows_of(const struct kp_mla_fwd_sm90 *kp, struct turn x) {
+static __device__ __forceinline__ struct joined_group rows_of(const struct kp_mla_fwd_sm90 *kp, struct group_cursor x) {
     struct joined_group g = group_of(kp, x.groups);
     if (x.alone) g.query += (int)x.alone - 1, g.queries = 1;
     return g;
@@ -129,15 +129,15 @@ static __device__ __forceinline__ int next_piece(const struct kp_mla_fwd_sm90 *k
  * where another has just brought it. */
 static __device__ __forceinline__ int tile_at(const struct piece *x, int t) {
     if (JOINED) return t;
-    const int turned = t ^ (x->w.head >> 6 & 1);
-    return x->first + (turned < x->tiles ? turned : t);
+    const int swapped = t ^ (x->w.head >> 6 & 1);
+    return x->first + (swapped < x->tiles ? swapped : t);
 }
 
 /* Rows of q of a group's queries; what does not exist is zeros. */
 static __device__ __forceinline__ void group_rows(const struct kp_mla_fwd_sm90 *kp, struct rows *r,
                                                   const struct piece *x) {
     const struct kp_view *v = &kp->in.q;
-    const struct joined_group g = rows_of(kp, x->turn);
+    const struct joined_group g = rows_of(kp, x->cursor);
     const int p = (int)threadIdx.x & 127, shift = kp->joined.shift;
     const uint16_t *base = (const uint16_t *)v->data + g.b * v->batch + g.query * v->row + (p & 7) * 8;
 #pragma unroll
