@@ -193,10 +193,10 @@ static __device__ __forceinline__ uint32_t next_slot(const struct kp_sdpa_wide_f
 struct statistics {
     num m[2], l[2]; /* rows g and g + 8; l per lane until the end */
 };
-/* Halves: probabilities are exp(s - m) 2^15, so that small ones keep their bits; l and O have the factor, too. */
+/* f16x2: probabilities are exp(s - m) 2^15, so that small ones keep their bits; l and O have the factor, too. */
 constexpr num RAISE = F16X2 ? (num)(15 * LN2_F64) : 0;
 
-/* Halves: powers of two of the own rows. */
+/* f16x2: powers of two of the own rows. */
 struct units {
     float row[2]; /* rows g and g + 8 */
 };

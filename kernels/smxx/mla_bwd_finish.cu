@@ -26,13 +26,13 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
     const int64_t b = row / p->in.seq_k, j = row % p->in.seq_k;
     const float *from = (const float *)p->sum.data + b * p->sum.batch + j * p->sum.row;
     const int64_t to = b * p->dkv.batch + j * p->dkv.row;
-    const int add = (p->steps & KP_MLA_BWD_ACCUMULATE) != 0, turned = (p->steps & KP_MLA_BWD_PERMUTED) != 0;
+    const int add = (p->steps & KP_MLA_BWD_ACCUMULATE) != 0, permuted = (p->steps & KP_MLA_BWD_PERMUTED) != 0;
 #pragma unroll 1
     for (int c = 4 * lane_of(); c < p->in.dim_qk; c += 128) {
         float x[4];
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            x[e] = from[turned ? (c & ~15) + 4 * ((c >> 1 & 3) + (e >> 1)) + 2 * (c >> 3 & 1) + (e & 1) : c + e];
+            x[e] = from[permuted ? (c & ~15) + 4 * ((c >> 1 & 3) + (e >> 1)) + 2 * (c >> 3 & 1) + (e & 1) : c + e];
         if (add)
 #pragma unroll
             for (int e = 0; e < 4; e++) x[e] += load_number((const void *)p->dkv.data, to + c + e, p->dkv.dtype);

@@ -18,17 +18,17 @@ static inline int sim_exponent(double x) { /* of 0: less than of any product */
  * factors'), then added exactly, then cut off to f32. Every bit of f16, bf16 and tf32 in
  * tests/sim/golden/golden_h100.bin shows this of mma.sync; wgmma is taken to do the same. */
 static inline double sim_aligned_sum(double c, const double *a, const double *b, uint32_t k) {
-    enum { LAST = 23, MORE = 2, LEAST = -126 };
-    int top = sim_exponent(c);
+    enum { LAST = 23, EXTRA_BITS = 2, LEAST = -126 };
+    int largest = sim_exponent(c);
     double term[SIM_ALIGNED_MOST], plain = c;
     for (uint32_t j = 0; j < k; j++) {
         const int e = sim_exponent(a[j]) + sim_exponent(b[j]);
-        top = e > top ? e : top;
+        largest = e > largest ? e : largest;
         plain += term[j] = a[j] * b[j];
     }
     if (!isfinite(plain)) return plain;
-    if (top < -500) return 0; /* nothing but zeros */
-    const double up = ldexp(1, LAST + MORE - top);
+    if (largest < -500) return 0; /* nothing but zeros */
+    const double up = ldexp(1, LAST + EXTRA_BITS - largest);
     int64_t cut = (int64_t)(c * up);
     for (uint32_t j = 0; j < k; j++) cut += (int32_t)(term[j] * up);
     const double sum = (double)cut / up;

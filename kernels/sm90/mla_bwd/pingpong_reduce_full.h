@@ -84,9 +84,9 @@ static __device__ __forceinline__ void receive_exchange(uint32_t shared, const f
 template <int W, uint32_t K>
 static __device__ __forceinline__ void do_exchange(uint32_t shared, float a[16], float b[16], const struct tile *t,
                                                    struct scatter_dst *to, int last, uint32_t tile, int i_tile) {
-    constexpr uint32_t i = exchange_fill(K), x = slice_of(i), MORE = K + 1 < EXCHANGE_STEPS;
-    if (MORE) start_exchange(b, t, K + 1);
-    wgmma_wait(MORE);
+    constexpr uint32_t i = exchange_fill(K), x = slice_of(i), HAS_NEXT = K + 1 < EXCHANGE_STEPS;
+    if (HAS_NEXT) start_exchange(b, t, K + 1);
+    wgmma_wait(HAS_NEXT);
     wgmma_hold(a, 16);
     if (exchange_receives(K)) {
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
@@ -99,6 +99,6 @@ static __device__ __forceinline__ void do_exchange(uint32_t shared, float a[16],
         }
         send_exchange(shared, a, to, i, tile);
     }
-    if constexpr (MORE) do_exchange<W, K + 1>(shared, b, a, t, to, last, tile, i_tile);
+    if constexpr (HAS_NEXT) do_exchange<W, K + 1>(shared, b, a, t, to, last, tile, i_tile);
 }
 #endif

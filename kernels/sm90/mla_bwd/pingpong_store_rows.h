@@ -16,7 +16,7 @@ static __device__ __forceinline__ void find_lines(struct scatter_dst *to, int32_
     to->address += odd ? 64 : 0;
     *over = odd ? -2 * D : 2 * D;
 }
-/* 64 columns: neighbours g swap halves, so that eight lanes store a whole 128-byte line of a slot. Not without
+/* 64 columns: neighbours g swap 32 columns, so that eight lanes store a whole 128-byte line of a slot. Not without
  * __syncwarp: ptxas would put the stores after the next products, for which there are no registers then (C7512,
  * spills). */
 static __device__ __forceinline__ void store_lines(const float d[32], const struct scatter_dst *to, int32_t over,
@@ -50,14 +50,14 @@ static __device__ __forceinline__ void start_row(float d[16], const struct tile 
 template <uint32_t K>
 static __device__ __forceinline__ void do_rows(uint32_t shared, float a[16], float b[16], const struct tile *t,
                                                const struct scatter_dst *to, int last) {
-    constexpr uint32_t x = slice_of(K / 2), MORE = K + 1 < ROW_UNITS;
-    if (MORE) start_row(b, t, K + 1);
-    wgmma_wait(MORE);
+    constexpr uint32_t x = slice_of(K / 2), HAS_NEXT = K + 1 < ROW_UNITS;
+    if (HAS_NEXT) start_row(b, t, K + 1);
+    wgmma_wait(HAS_NEXT);
     wgmma_hold(a, 16);
     if (K % 2 && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
     if (PREFETCH_FIRST && K == 0) mbar_wait(shared + K_PREFETCHED, t->n);
     write_columns(a, to, 64 * x + 32 * (K % 2));
-    if constexpr (MORE) do_rows<K + 1>(shared, b, a, t, to, last);
+    if constexpr (HAS_NEXT) do_rows<K + 1>(shared, b, a, t, to, last);
 }
 #endif
 #endif

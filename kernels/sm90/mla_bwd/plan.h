@@ -31,7 +31,7 @@ constexpr int PARTLY = CTAS == 2 && !STORED_ROWS, SUMMED = CTAS == 2 && STORED_R
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers, nor those of a group. */
 constexpr int DIST_BY_PRODUCERS = EVEN && !STORED_ROWS && !ALT && !JOINED;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
- * the stores have gone, if it comes from memory. */
+ * the stores are done, if it comes from memory. */
 constexpr int PREFETCH_FIRST = EVEN && STORED_ROWS && CTAS == 1 && !NEAR;
 /* Pairs of this schedule interleave slices of Q and dO: place x of eight has those 32 columns of slice x whose
  * gradients go to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void write_columns(const float d[16], const st
 #pragma unroll
     for (int x = 0; x < 16; x++) y[x] = SCALED ? d[x] * to->down : d[x];
 #pragma unroll
-    for (int x = 0; x < 4; x++) /* [x / 2][e] of the two halves */
+    for (int x = 0; x < 4; x++) /* [x / 2][e] of both 16 columns */
 #pragma unroll
         for (int e = 0; e < 4; e++)
             if (x & 1) line[x][e] = __shfl_xor_sync(~0u, y[8 + 4 * (e >> 1) + (x & 2) + (e & 1)], 4);
