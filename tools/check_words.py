@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Vocabulary: words of tools/words.txt that are being replaced by the field's own terms (docs/glossary.md).
+"""Vocabulary: words of tools/words.txt, which the field's own terms have replaced (docs/glossary.md), do not come back.
 
-Each word has a ceiling, the number of places that still use it. A count above its ceiling fails. A count below it is
-reported; --lower writes the lower number into the table, and nothing ever raises one.
-usage: tools/check_words.py [--list WORD ...] [--lower]     --list prints the places of the words (all if none is named)
+Prints each place that uses one, in names of the code or in comments, with the term to use instead.
+usage: tools/check_words.py
 """
-import argparse
 import fnmatch
 import os
 import re
@@ -26,10 +24,9 @@ class Word:
 
     def __init__(self, number, line):
         columns = re.split(r"\s{2,}", line.strip())
-        if len(columns) != 7:
-            raise ValueError(f"{TABLE}:{number}: {len(columns)} columns, 7 expected")
-        ceiling, self.word, rooms, names, comments, self.instead, allowed = columns
-        self.number, self.ceiling = number, int(ceiling)
+        if len(columns) != 6:
+            raise ValueError(f"{TABLE}:{number}: {len(columns)} columns, 6 expected")
+        self.word, rooms, names, comments, self.instead, allowed = columns
         self.rooms = tuple(room + "/" for room in (ROOMS if rooms == "all" else rooms.split(",")))
         # a name that consists of such a word, or has it among the parts that underscores separate
         whole, names = names.startswith("="), names.lstrip("=")
@@ -85,50 +82,19 @@ def list_files():
     return sorted(f for f in set(files) if f.endswith(CODE) and os.path.isfile(os.path.join(ROOT, f)))
 
 
-def lower(words):
-    """Writes counts that fell into the table, in the same columns."""
-    path = os.path.join(ROOT, TABLE)
-    with open(path, encoding="utf-8") as f:
-        lines = f.readlines()
-    for word in words:
-        if len(word.places) < word.ceiling:
-            line = lines[word.number - 1]
-            width = len(line) - len(line.lstrip()) + len(str(word.ceiling))
-            lines[word.number - 1] = f"{len(word.places):>{width}}" + line[width:]
-    with open(path, "w", encoding="utf-8") as f:
-        f.writelines(lines)
-
-
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("     ")[0])
-    parser.add_argument("--list", nargs="*", metavar="WORD")
-    parser.add_argument("--lower", action="store_true")
-    options = parser.parse_args()
     words = read_table()
-    unknown = set(options.list or []) - {word.word for word in words}
-    if unknown:
-        parser.error(f"not in {TABLE}: {', '.join(sorted(unknown))}")
-    for path in list_files():
+    files = list_files()
+    for path in files:
         with open(os.path.join(ROOT, path), encoding="utf-8") as f:
             names, comments = split(f.read())
         for word in words:
             word.look_at(path, names, comments)
-    faults = 0
-    for word in words:
-        if options.list is not None and (not options.list or word.word in options.list):
-            for path, line, text in word.places:
-                print(f"{path}:{line}: {text}: {word.instead}")
-        if len(word.places) > word.ceiling:
-            faults += 1
-            print(f"{TABLE}:{word.number}: `{word.word}` in {len(word.places)} places, at most {word.ceiling}; "
-                  f"instead: {word.instead}   (places: tools/check_words.py --list {word.word})")
-        elif len(word.places) < word.ceiling and not options.lower:
-            print(f"{TABLE}:{word.number}: `{word.word}` in {len(word.places)} places, ceiling {word.ceiling}: "
-                  "lower it (tools/check_words.py --lower)")
-    if options.lower:
-        lower(words)
-    print(f"words: {len(words)} words, {sum(len(word.places) for word in words)} places, {faults} over their ceiling")
-    return 1 if faults else 0
+    places = sorted(((path, line, text, word) for word in words for path, line, text in word.places), key=lambda x: x[:3])
+    for path, line, text, word in places:
+        print(f"{path}:{line}: `{text}`: {word.word} is retired, instead: {word.instead}")
+    print(f"words: {len(words)} words, {len(files)} files, {len(places)} faults")
+    return 1 if places else 0
 
 
 if __name__ == "__main__":
