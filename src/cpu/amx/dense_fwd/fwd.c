@@ -27,7 +27,7 @@
  * one quarter of O at a time, which also halves the loads and stores of O:
  *
  *     step    j                                 j + 1                             S 4 KiB, two of them; P 2 KiB, five
- *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0    QK(j+2)  PV(j-3 .. j) part 1      with O^T and Q^T: 42 KiB
+ *     tiles   QK(j+1)  PV(j-4 .. j-1) slice 0   QK(j+2)  PV(j-3 .. j) slice 1     with O^T and Q^T: 42 KiB
  *
  * The running max m of a query need not be its maximum so far (running_max.h): it is the largest score of the first
  * step in which the query sees a key, until a step's sum of probabilities passes MOST. Then that step's exponentials
@@ -53,12 +53,12 @@ static int fits_flat(const struct attn_fwd_strip *f) {
 }
 /* The instances for one pair of extents: bf16, f16 as bf16x2, f32 as bf16x3. flat: extents are constants, see
  * block(). */
-#define KINDS(name, flat, depth, width, span, parts, more_span, more_parts)                                            \
-    KIND(name, flat, FUSE_NONE, depth, width, 1, 0, span, parts)                                                       \
-    KIND(name##_bf16_accuracy, flat, FUSE_NONE, depth, width, 1, 1, span, parts)                                       \
-    KIND(name##_bf16x2, flat, FUSE_NONE, depth, width, 2, 0, more_span, more_parts)                                    \
-    KIND(name##_bf16x2_bf16_accuracy, flat, FUSE_NONE, depth, width, 2, 1, more_span, more_parts)                      \
-    KIND(name##_bf16x3, flat, FUSE_NONE, depth, width, 3, 0, more_span, more_parts)
+#define KINDS(name, flat, depth, width, span, o_slices, more_span, more_o_slices)                                      \
+    KIND(name, flat, FUSE_NONE, depth, width, 1, 0, span, o_slices)                                                    \
+    KIND(name##_bf16_accuracy, flat, FUSE_NONE, depth, width, 1, 1, span, o_slices)                                    \
+    KIND(name##_bf16x2, flat, FUSE_NONE, depth, width, 2, 0, more_span, more_o_slices)                                 \
+    KIND(name##_bf16x2_bf16_accuracy, flat, FUSE_NONE, depth, width, 2, 1, more_span, more_o_slices)                   \
+    KIND(name##_bf16x3, flat, FUSE_NONE, depth, width, 3, 0, more_span, more_o_slices)
 KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)

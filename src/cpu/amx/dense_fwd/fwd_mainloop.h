@@ -40,39 +40,40 @@ INLINE struct place next_of(int kind, struct place place, int64_t span, const st
     return fuse_bool_mask(kind) ? bool_mask_step_after(place, span, end) : step_after(place, span);
 }
 
-/* Probabilities of the last steps, whose P V is still to be added. O is cut into `parts` slices of its columns. Step j
- * adds P V of the last `parts` steps to slice j % parts, so that each slice is loaded and stored once in `parts`
+/* Probabilities of the last steps, whose P V is still to be added. O is cut into slices of its columns. Step j adds
+ * P V of the last o_slices steps to slice j % o_slices, so that each slice is loaded and stored once in o_slices
  * steps. */
 struct queue {
-    int64_t span, parts;            /* keys of a step; slices of O */
+    int64_t span, o_slices;         /* keys of a step; slices of O */
     float *p[QUEUE + 1];            /* oldest first; the last is that of the current step, being written */
     struct place places[QUEUE + 1]; /* the step of each */
-    int64_t done[QUEUE + 1];        /* by slice of O: it has P V of the steps 0 .. done - 1 of all strips */
+    int64_t pv_done[QUEUE + 1];     /* by slice of O: it has P V of the steps 0 .. pv_done - 1 of all strips */
 };
-/* Adds P V of the n steps before the current one to slice `part` of O. Where they belong to several strips, each run of
- * consecutive steps is added to its strip's O. pending: NULL, or where the sums go that earlier products left in the
+/* Adds P V of the n steps before the current one to slice o_slice of O. Where they belong to several strips, each run
+ * of consecutive steps is added to its strip's O. pending: NULL, or where the sums go that earlier products left in the
  * tile registers. hold: leave the last sums in the tile registers. Returns where those belong. */
-INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *pending,
-                    struct exps *e) {
+INLINE float *add_pv(int hold, int64_t width, int64_t o_slice, int64_t n, const struct queue *w, float *pending,
+                     struct exps *e) {
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, run_length; i < QUEUE; i += run_length) {
         for (run_length = 1; i + run_length < QUEUE && follows(w->places[i + run_length], w->places[i], run_length);)
             run_length++;
-        pending =
-            values(0, hold, w->places[i].f, width, w->parts, part, w->places[i].step, run_length, p + i, pending, e);
+        pending = values(0, hold, w->places[i].f, width, w->o_slices, o_slice, w->places[i].step, run_length, p + i,
+                         pending, e);
     }
     return pending;
 }
 /* The same with no exponentials in between. */
-static __attribute__((noinline)) void visit_alone(int n_bf16, int64_t width, int64_t part, int64_t n, struct queue w) {
+static __attribute__((noinline)) void add_pv_alone(int n_bf16, int64_t width, int64_t o_slice, int64_t n,
+                                                   struct queue w) {
     struct exps none = {.n_bf16 = n_bf16, .span = w.span, .done = w.span / 2};
-    visit(0, width, part, n, &w, NULL, &none);
+    add_pv(0, width, o_slice, n, &w, NULL, &none);
 }
-/* Adds what each part of O lacks of the steps before `to`. */
-INLINE void visit_all(int n_bf16, int64_t width, int64_t to, struct queue *w) {
-    for (int64_t q = 0; q < w->parts; q++) {
-        visit_alone(n_bf16, width, q, to - w->done[q], *w);
-        w->done[q] = to;
+/* Adds what each slice of O lacks of the steps before `to`. */
+INLINE void drain_pv(int n_bf16, int64_t width, int64_t to, struct queue *w) {
+    for (int64_t q = 0; q < w->o_slices; q++) {
+        add_pv_alone(n_bf16, width, q, to - w->pv_done[q], *w);
+        w->pv_done[q] = to;
     }
 }
 /* Starts the exponentials of a step: s holds its scores (with `fuse`: its products), p receives its probabilities, and
@@ -110,10 +111,10 @@ struct pipeline {
     v32 l[2];
 };
 /* The fast path: steps of one strip up to step `to`, in which all queries see all keys and have a running max, and the
- * part of O whose turn it is lacks exactly the last `parts` steps. Only products and exponentials remain to be done.
+ * slice of O that is due lacks exactly the last o_slices steps. Only products and exponentials remain to be done.
  * With a boolean mask the path also ends before a step that is skipped. Returns 1 if the last step's sum of
  * probabilities passed MOST: then its sum is not in l, and strips() must move the running max. */
-INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
+INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int64_t o_slices, int64_t to,
                       const struct attn_fwd_strip *end, const struct running_max *r, struct pipeline *c,
                       struct exps *e) {
     const struct attn_fwd_strip *const f = c->place.f, operands = {.k = f->k,
@@ -127,8 +128,8 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
     const v32 most = v32_set(MOST);
     const int sure = e->table.sure;
     float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
-    int64_t step = c->place.step, part = c->j % parts;
-    int passes = 0;
+    int64_t step = c->place.step, o_slice = c->j % o_slices;
+    int overflowed = 0;
     if (kind == FUSE_NONE) e->table.sure = 1;
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
@@ -138,22 +139,23 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
             step_64(&operands, step + 1, other, &operands, step - 1, p[QUEUE - 1], e);
         } else {
             keys(1, 1, &operands, depth, step + 1, other, held, e);
-            held = values(1, 1, &operands, width, parts, part, step - parts, parts,
-                          (const float *const *)p + QUEUE - parts, other + (span - 32) * LANES_ALL, e);
+            held = values(1, 1, &operands, width, o_slices, o_slice, step - o_slices, o_slices,
+                          (const float *const *)p + QUEUE - o_slices, other + (span - 32) * LANES_ALL, e);
         }
         finish_step(e);
         if (beyond(kind, e)) {
             begin(e, kind, f->score, step * span, s, p[QUEUE], r);
             finish_exactly(e);
         }
-        passes = _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
-        if (passes) break;
+        overflowed =
+            _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
+        if (overflowed) break;
         for (int h = 0; h < 2; h++) c->l[h] += e->sum[h];
-        float *const oldest = p[QUEUE - parts], *const mine = s;
-        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) p[i] = p[i + 1];
+        float *const oldest = p[QUEUE - o_slices], *const mine = s;
+        UNROLL for (int64_t i = QUEUE - o_slices; i < QUEUE; i++) p[i] = p[i + 1];
         p[QUEUE] = oldest;
         s = other, other = mine;
-        part = part + 1 == parts ? 0 : part + 1;
+        o_slice = o_slice + 1 == o_slices ? 0 : o_slice + 1;
         if (++step == to || (fuse_bool_mask(kind) && !keepers((struct place){f, step + 1}, span))) break;
     }
     e->table.sure = sure;
@@ -161,12 +163,13 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
     c->place.step = step;
     c->s = s, c->other = other;
     if (depth > 64 || e->n_bf16 > 1) c->held = held;
-    UNROLL for (int64_t i = QUEUE - parts; i <= QUEUE; i++) {
+    UNROLL for (int64_t i = QUEUE - o_slices; i <= QUEUE; i++) {
         c->w->p[i] = p[i];
         c->w->places[i] = (struct place){f, step - QUEUE + i};
     }
-    for (int64_t last = passes ? c->j : c->j - 1, i = 0; i < parts; i++) c->w->done[(last - i) % parts] = last - i;
-    return passes != 0;
+    for (int64_t last = overflowed ? c->j : c->j - 1, i = 0; i < o_slices; i++)
+        c->w->pv_done[(last - i) % o_slices] = last - i;
+    return overflowed != 0;
 }
 /* Stores the sums that the tile registers hold, if any. */
 INLINE void store_held(float **held) {
@@ -197,7 +200,7 @@ static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f,
  *   5. a sum of probabilities passed MOST: running max moved, exponentials computed again, O and l rescaled
  *   6. buffers rotate: P of this step becomes the newest of the queue, s and `other` change places */
 INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
-                   int n_bf16, int bf16_accuracy, int64_t span, int64_t parts) {
+                   int n_bf16, int bf16_accuracy, int64_t span, int64_t o_slices) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
     const int scored = kind != FUSE_NONE || n_bf16 > 1; /* 0: s holds scores, of which a factor is all that lacks */
     const int64_t weights = span / 2 * LANES_ALL * n_bf16;
@@ -205,7 +208,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     struct running_max r[2];
     v32 l[2] = {v32_set(0), v32_set(0)};
     struct exps e;
-    struct queue w = {.span = span, .parts = parts};
+    struct queue w = {.span = span, .o_slices = o_slices};
     struct place place = {f, 0}, next;
     struct open open = {0, 0};
     int settled = 0;                                                 /* all queries have a running max */
@@ -223,7 +226,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
     e.prefetches = fuse_bool_mask(kind);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(n_bf16)));
-    for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
+    for (int i = 0; i <= o_slices; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.places[i] = place;
     keys(0, 0, place.f, depth, place.step, s, NULL, &e);
     for (int64_t j = 0; place.f < end; j++) {
@@ -231,15 +234,16 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         w.places[QUEUE] = place;
         const struct attn_fwd_score_mod *const score_mod = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].rescale = v32_set(1);
-        if (flat && kind == fuse && n_bf16 == 1 && settled && place.step > parts && place.step >= open.from &&
-            place.step < open.to && j - w.done[j % parts] == parts &&
-            (!fuse_bool_mask(kind) || (follows(next, place, 1) && follows(place, w.places[QUEUE - parts], parts)))) {
+        if (flat && kind == fuse && n_bf16 == 1 && settled && place.step > o_slices && place.step >= open.from &&
+            place.step < open.to && j - w.pv_done[j % o_slices] == o_slices &&
+            (!fuse_bool_mask(kind) ||
+             (follows(next, place, 1) && follows(place, w.places[QUEUE - o_slices], o_slices)))) {
             struct pipeline c = {
                 .w = &w, .place = place, .j = j, .s = s, .other = other, .held = held, .l = {l[0], l[1]}};
-            const int passes = full_steps(kind, depth, width, span, parts, open.to, end, r, &c, &e);
+            const int overflowed = full_steps(kind, depth, width, span, o_slices, open.to, end, r, &c, &e);
             place = c.place, next = next_of(kind, place, span, end), j = c.j, s = c.s, other = c.other, held = c.held;
             for (int h = 0; h < 2; h++) l[h] = c.l[h];
-            if (passes) goto have_exps;
+            if (overflowed) goto have_exps;
         }
         if (place.step == 0) {
             for (int h = 0; h < 2; h++) {
@@ -284,12 +288,12 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         }
         begin(&e, fuse, score_mod, place.step * span, s, w.p[QUEUE], r);
         if (fuse_bool_mask(kind)) prefetch(&e, place, span, end);
-        const int64_t part = j % parts, n = j - w.done[part];
-        w.done[part] = j;
+        const int64_t o_slice = j % o_slices, n = j - w.pv_done[o_slice];
+        w.pv_done[o_slice] = j;
         /* Where P V belongs to two strips, sums stay in the tile registers as well; for bf16x2 and bf16x3 that was
          * slower. Where steps are skipped, two runs of steps may belong to the same sums, which are stored at once. */
-        const int one = follows(w.places[QUEUE - 1], w.places[QUEUE - parts], parts - 1);
-        if (flat && next.f < end && n == parts && (one || (n_bf16 == 1 && !fuse_bool_mask(kind)))) {
+        const int one = follows(w.places[QUEUE - 1], w.places[QUEUE - o_slices], o_slices - 1);
+        if (flat && next.f < end && n == o_slices && (one || (n_bf16 == 1 && !fuse_bool_mask(kind)))) {
             if (depth == 64 && n_bf16 == 1) {
                 step_64(next.f, next.step, other, w.places[QUEUE - 1].f, w.places[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
@@ -297,16 +301,17 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
                 keys(1, 1, next.f, depth, next.step, other, held ? held : other, &e);
                 float *const scores = other + (span - 32) * LANES_ALL;
                 if (n_bf16 > 1 || one) {
-                    held = values(1, 1, w.places[QUEUE - 1].f, width, parts, part, w.places[QUEUE - parts].step, parts,
-                                  (const float *const *)w.p + QUEUE - parts, scores, &e);
+                    held =
+                        values(1, 1, w.places[QUEUE - 1].f, width, o_slices, o_slice, w.places[QUEUE - o_slices].step,
+                               o_slices, (const float *const *)w.p + QUEUE - o_slices, scores, &e);
                 } else {
-                    held = visit(1, width, part, n, &w, scores, &e);
+                    held = add_pv(1, width, o_slice, n, &w, scores, &e);
                 }
             }
         } else {
             store_held(&held);
             if (next.f < end) keys(0, 0, next.f, depth, next.step, other, NULL, &e);
-            visit(0, width, part, n, &w, NULL, &e);
+            add_pv(0, width, o_slice, n, &w, NULL, &e);
         }
         finish_step(&e);
         if (beyond(fuse, &e)) {
@@ -314,10 +319,10 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             finish_exactly(&e);
         }
     have_exps:;
-        const __mmask16 over[2] = {passed(e.sum[0]), passed(e.sum[1])};
-        if (over[0] | over[1]) {
-            const __mmask16 again[2] = {over[0] & (__mmask16)~far_lanes(&r[0], r[0].m, e.factor),
-                                        over[1] & (__mmask16)~far_lanes(&r[1], r[1].m, e.factor)};
+        const __mmask16 overflow[2] = {passed(e.sum[0]), passed(e.sum[1])};
+        if (overflow[0] | overflow[1]) {
+            const __mmask16 again[2] = {overflow[0] & (__mmask16)~far_lanes(&r[0], r[0].m, e.factor),
+                                        overflow[1] & (__mmask16)~far_lanes(&r[1], r[1].m, e.factor)};
             settled = 0;
             for (int h = 0; h < 2; h++) {
                 if (again[h] && !fuse)
@@ -331,35 +336,35 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].rescale, e.sum[h]);
         if (rescales(r)) { /* P of earlier steps is relative to the old running max: its P V comes first */
             store_held(&held);
-            visit_all(n_bf16, width, j, &w);
+            drain_pv(n_bf16, width, j, &w);
             rescale_sums(f->o, width, r[0].rescale, r[1].rescale);
         }
         if (next.f != f)
             for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
-        float *oldest = w.p[QUEUE - parts], *mined = s;
-        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) w.p[i] = w.p[i + 1], w.places[i] = w.places[i + 1];
+        float *oldest = w.p[QUEUE - o_slices], *mined = s;
+        UNROLL for (int64_t i = QUEUE - o_slices; i < QUEUE; i++) w.p[i] = w.p[i + 1], w.places[i] = w.places[i + 1];
         w.p[QUEUE] = oldest;
         s = other, other = mined;
         place = next;
         if (next.f < end) next = next_of(kind, next, span, end);
         if (place.f == end) {
             store_held(&held);
-            visit_all(n_bf16, width, j + 1, &w);
+            drain_pv(n_bf16, width, j + 1, &w);
         }
     }
 }
 
 /* An instance of the loop with constants where the extents are common ones. */
-#define KIND(name, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, parts)                                       \
+#define KIND(name, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, o_slices)                                    \
     static void name(const struct attn_fwd_strip *f, int64_t n) {                                                      \
-        strips(f, n, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, parts);                                    \
+        strips(f, n, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, o_slices);                                 \
     }
 enum { SPAN = ATTN_FWD_STEP, HALF = SPAN / 2 }; /* as attn_fwd_span says */
 enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
 /* Instances for bf16 with a score_mod, one for each kind of it, exact and with bf16_accuracy. */
-#define KIND_BOTH(name, flat, fuse, depth, width, span, parts)                                                         \
-    KIND(name, flat, fuse, depth, width, 1, 0, span, parts)                                                            \
-    KIND(name##_bf16_accuracy, flat, fuse, depth, width, 1, 1, span, parts)
+#define KIND_BOTH(name, flat, fuse, depth, width, span, o_slices)                                                      \
+    KIND(name, flat, fuse, depth, width, 1, 0, span, o_slices)                                                         \
+    KIND(name##_bf16_accuracy, flat, fuse, depth, width, 1, 1, span, o_slices)
 #define KINDS_OF(fuse)                                                                                                 \
     KIND_BOTH(strips_64_##fuse, 1, FUSE_##fuse, 64, 64, SPAN, 1)                                                       \
     KIND_BOTH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)

@@ -16,7 +16,7 @@
  * quarter (a half) of the sums:
  *
  *     step    j                                   j + 1
- *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0      QK(j+2)  PV(j-3 .. j) part 1
+ *     tiles   QK(j+1)  PV(j-4 .. j-1) slice 0     QK(j+2)  PV(j-3 .. j) slice 1
  *     vectors exp(j), two queries at a time       exp(j+1)
  *
  * The pipeline is that of fwd.c: it does not drain between strips, the only branches of a full step depend on data, and
@@ -31,13 +31,13 @@
  */
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
 
-#define KIND(parts, bf16_accuracy)                                                                                     \
-    LOOP(parts, bf16_accuracy, 0, F32)                                                                                 \
-    LOOP(parts, bf16_accuracy, 0, F16) LOOP(parts, bf16_accuracy, 0, BF16) STRIPS(parts, bf16_accuracy, 0)
-#define ROW(parts, bf16_accuracy)                                                                                      \
+#define KIND(o_slices, bf16_accuracy)                                                                                  \
+    LOOP(o_slices, bf16_accuracy, 0, F32)                                                                              \
+    LOOP(o_slices, bf16_accuracy, 0, F16) LOOP(o_slices, bf16_accuracy, 0, BF16) STRIPS(o_slices, bf16_accuracy, 0)
+#define ROW(o_slices, bf16_accuracy)                                                                                   \
     {                                                                                                                  \
-        IN_ROW(parts, bf16_accuracy, 0, F32), IN_ROW(parts, bf16_accuracy, 0, F16),                                    \
-            IN_ROW(parts, bf16_accuracy, 0, BF16)                                                                      \
+        IN_ROW(o_slices, bf16_accuracy, 0, F32), IN_ROW(o_slices, bf16_accuracy, 0, F16),                              \
+            IN_ROW(o_slices, bf16_accuracy, 0, BF16)                                                                   \
     }
 KIND(2, 0)
 KIND(2, 1)

@@ -3,28 +3,30 @@
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
 
 enum { CAP = MOD_CAP, ALIBI = MOD_ALIBI, BOTH = MOD_CAP | MOD_ALIBI };
-#define ADDED(parts, bf16_accuracy, mod)                                                                               \
-    LOOP(parts, bf16_accuracy, mod, F32)                                                                               \
-    LOOP(parts, bf16_accuracy, mod, F16) LOOP(parts, bf16_accuracy, mod, BF16) STRIPS(parts, bf16_accuracy, mod)
-#define KINDS(parts, bf16_accuracy)                                                                                    \
-    ADDED(parts, bf16_accuracy, CAP)                                                                                   \
-    ADDED(parts, bf16_accuracy, ALIBI)                                                                                 \
-    ADDED(parts, bf16_accuracy, BOTH) LOOP(parts, bf16_accuracy, BOTH, NONE) LOOP(parts, bf16_accuracy, BOTH, BITS)
-#define ROW(parts, bf16_accuracy, mod)                                                                                 \
-    IN_ROW(parts, bf16_accuracy, mod, F32), IN_ROW(parts, bf16_accuracy, mod, F16),                                    \
-        IN_ROW(parts, bf16_accuracy, mod, BF16)
-#define ROWS_OF(parts, bf16_accuracy)                                                                                  \
+#define ADDED(o_slices, bf16_accuracy, mod)                                                                            \
+    LOOP(o_slices, bf16_accuracy, mod, F32)                                                                            \
+    LOOP(o_slices, bf16_accuracy, mod, F16)                                                                            \
+    LOOP(o_slices, bf16_accuracy, mod, BF16) STRIPS(o_slices, bf16_accuracy, mod)
+#define KINDS(o_slices, bf16_accuracy)                                                                                 \
+    ADDED(o_slices, bf16_accuracy, CAP)                                                                                \
+    ADDED(o_slices, bf16_accuracy, ALIBI)                                                                              \
+    ADDED(o_slices, bf16_accuracy, BOTH)                                                                               \
+    LOOP(o_slices, bf16_accuracy, BOTH, NONE) LOOP(o_slices, bf16_accuracy, BOTH, BITS)
+#define ROW(o_slices, bf16_accuracy, mod)                                                                              \
+    IN_ROW(o_slices, bf16_accuracy, mod, F32), IN_ROW(o_slices, bf16_accuracy, mod, F16),                              \
+        IN_ROW(o_slices, bf16_accuracy, mod, BF16)
+#define ROWS_OF(o_slices, bf16_accuracy)                                                                               \
     {                                                                                                                  \
-        [CAP] = {ROW(parts, bf16_accuracy, CAP)}, [ALIBI] = {ROW(parts, bf16_accuracy, ALIBI)}, [BOTH] = {             \
-            IN_ROW(parts, bf16_accuracy, BOTH, NONE),                                                                  \
-            IN_ROW(parts, bf16_accuracy, BOTH, BITS),                                                                  \
-            ROW(parts, bf16_accuracy, BOTH)                                                                            \
+        [CAP] = {ROW(o_slices, bf16_accuracy, CAP)}, [ALIBI] = {ROW(o_slices, bf16_accuracy, ALIBI)}, [BOTH] = {       \
+            IN_ROW(o_slices, bf16_accuracy, BOTH, NONE),                                                               \
+            IN_ROW(o_slices, bf16_accuracy, BOTH, BITS),                                                               \
+            ROW(o_slices, bf16_accuracy, BOTH)                                                                         \
         }                                                                                                              \
     }
-#define STRIPS_OF(parts, bf16_accuracy)                                                                                \
+#define STRIPS_OF(o_slices, bf16_accuracy)                                                                             \
     {                                                                                                                  \
-        [CAP] = strips_##parts##_##bf16_accuracy##_CAP, [ALIBI] = strips_##parts##_##bf16_accuracy##_ALIBI,            \
-        [BOTH] = strips_##parts##_##bf16_accuracy##_BOTH                                                               \
+        [CAP] = strips_##o_slices##_##bf16_accuracy##_CAP, [ALIBI] = strips_##o_slices##_##bf16_accuracy##_ALIBI,      \
+        [BOTH] = strips_##o_slices##_##bf16_accuracy##_BOTH                                                            \
     }
 KINDS(2, 0)
 KINDS(2, 1)

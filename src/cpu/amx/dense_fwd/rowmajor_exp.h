@@ -17,7 +17,7 @@ enum {
     LANES = 16, /* of a vector, and rows of a tile */
     TILE = 256, /* elements of 32 bits */
     SQUARE = 4 * TILE,
-    MOST_PARTS = 4, /* of the sums, of 32 columns each, and steps between two visits of one */
+    MOST_SLICES = 4, /* of the sums, of 32 columns each, and steps between two additions to one */
     UNITS = ROWS / 2
 };
 /* Bits of what is 2 and more or a NaN, and of what a table makes of the far larger: a sign. Of a pair's first number
@@ -77,7 +77,7 @@ struct exps {
     int products; /* during a step */
     int done, due;
 };
-INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int mod, int degree, int64_t parts) {
+INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int mod, int degree, int64_t o_slices) {
     const float part = attn_fwd_parts(degree), factor = f->factor;
     *e = (struct exps){.factor = v32_set(factor * f->score->scale * part),
                        .of_mask = v32_set(factor * part),
@@ -88,7 +88,7 @@ INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int
     if (mod & MOD_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
     if (degree == ATTN_FWD_TABLE_OF_SUMS) set_up_table(&e->table), e->table.signs = 1;
     e->done = UNITS;
-    e->products = (int)(8 * parts);
+    e->products = (int)(8 * o_slices);
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
     /* constants that compilers would make again each time, by an instruction of the busy ports */

@@ -207,12 +207,12 @@ static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f,
         }
     }
 }
-static __attribute__((noinline)) void rescale_sums(int64_t parts, float *o, const struct running_max *r) {
+static __attribute__((noinline)) void rescale_sums(int64_t o_slices, float *o, const struct running_max *r) {
     float scale[ROWS];
     for (int64_t h = 0; h < 2; h++) v32_store(scale + h * LANES, r[h].rescale);
-    for (int64_t part = 0; part < parts; part++)
+    for (int64_t o_slice = 0; o_slice < o_slices; o_slice++)
         for (int64_t i = 0; i < ROWS; i++) {
-            float *const row = score_row(o + part * SQUARE, i);
+            float *const row = score_row(o + o_slice * SQUARE, i);
             v32_store(row, v32_load(row) * v32_set(scale[i]));
             v32_store(row + TILE, v32_load(row + TILE) * v32_set(scale[i]));
         }

@@ -6,7 +6,7 @@
 #include "cpu/amx/dense_fwd/exp.h"
 #include "cpu/amx/tile.h"
 
-enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
+enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two additions to a sum, at most */ };
 
 /* A product of 32 rows of A by 32 queries, four 16 x 16 sums, over n tiles of A side by side. Strides in bytes of A and
  * elements of B. Split operands (bf16x2, bf16x3) take n_products tile products each: bf16x2 4, or 3 without low * low,
@@ -161,10 +161,10 @@ INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_
                                    .held = hold};
     block(flat, &products, e);
 }
-/* The same for part `part` of `parts` of the columns. hold: as keys. Returns where the last block's sums belong. */
-INLINE float *values(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t parts, int64_t part,
-                     int64_t from, int64_t n, const float *const *p, float *pending, struct exps *e) {
-    const int64_t each = width / parts, begin = part * each;
+/* The same for slice o_slice of the columns. hold: as keys. Returns where the last block's sums belong. */
+INLINE float *values(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t o_slices,
+                     int64_t o_slice, int64_t from, int64_t n, const float *const *p, float *pending, struct exps *e) {
+    const int64_t each = width / o_slices, begin = o_slice * each;
     if (flat) {
         UNROLL for (int64_t d = 0; d < each; d += 32) {
             values_32(1, hold, f, width, begin + d, from, n, p, pending, e);
