@@ -122,9 +122,9 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
             memcpy(s, before, sizeof s);
             if (none) memset(less, 0, sizeof less);
             exp_args.most = none ? 1 : sum[7];
-            exp_args.less = less;
+            exp_args.pre_offset = less;
             const uint32_t over = u->exp_scores(2, n, s, &exp_args, sum);
-            if (none) exp_args.less = NULL;
+            if (none) exp_args.pre_offset = NULL;
             assert_true(u->scores_exp(2, n, depth, rows, transposed, p, &exp_args, part) == over);
             for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > exp_args.most));
             assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);

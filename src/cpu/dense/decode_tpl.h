@@ -90,7 +90,7 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
     const double unit = PAIRS ? f->s.p->scale : 1;
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
     const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_DECODE_KEYS * ATTN_DECODE_KEYS,
-                  stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_DECODE_ROWS ? stop - begin : f->keys;
+                  stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_DECODE_ROWS ? stop - begin : f->block_keys;
     _Alignas(64) float l[MOST_DECODE_ROWS * ATTN_DECODE_KEYS];
     _Alignas(64) float l_rounded[PAIRS ? MOST_DECODE_ROWS * ATTN_DECODE_ROUNDED : 1];
     uint32_t lost = 0;

@@ -141,13 +141,13 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->depth = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
     f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
-    f->keys = 512 / (f64 ? 2 : 1);
+    f->block_keys = 512 / (f64 ? 2 : 1);
     if (pairs && f->panel && f->s.bf16->rows) {
         f->strip = f->s.bf16->rows;
-        f->keys = f->s.bf16->keys;
+        f->block_keys = f->s.bf16->keys;
     }
-    while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
-    if (!f->panel && f->keys > 256) f->keys = 256;
+    while (f->block_keys > 64 && f->block_keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->block_keys /= 2;
+    if (!f->panel && f->block_keys > 256) f->block_keys = 256;
     f->half = !f->panel && (p->dtype == ATTN_F16 || p->dtype == ATTN_BF16) && u->gemm_half;
     f->decode_amx = pairs && !f->panel && f->s.bf16->decode_tiles && !f->exact_max && f->s.plain && p->dim_qk > 0 &&
                     p->dim_qk % 32 == 0 && p->dim_v > 0 && p->dim_v % 32 == 0 &&
@@ -158,10 +158,10 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     /* one row: products wait for memory whatever their form, and the other one's order of reads suits it better */
     if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->prefetches)) f->steps = NULL;
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
-    f->n_cached = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
-    if (f->n_cached < 1 || f->n_cached * f->keys * f->ldq * f->real > CACHED_BYTES) f->n_cached = 1;
-    f->lds = f->keys + line;
-    f->ldp = pairs ? f->keys / 2 + line : f->lds;
+    f->n_cached = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->block_keys) : 1;
+    if (f->n_cached < 1 || f->n_cached * f->block_keys * f->ldq * f->real > CACHED_BYTES) f->n_cached = 1;
+    f->lds = f->block_keys + line;
+    f->ldp = pairs ? f->block_keys / 2 + line : f->lds;
 
     f->split = attn_cpu_decode_split(&f->s);
     f->splits = p->seq_k > 0 ? attn_cpu_sdpa_blocks(p->seq_k, f->split) : 1;
@@ -182,21 +182,21 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.end = 0;
     int64_t *end = &f->offsets.end;
     f->offsets.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
-    f->offsets.k = attn_cpu_sdpa_take(end, f->n_cached * f->keys * f->ldq * f->real);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->n_cached * f->block_keys * f->ldq * f->real);
     f->offsets.cached = attn_cpu_sdpa_take(end, f->n_cached * (int64_t)sizeof(struct attn_cpu_fwd_cached));
     f->offsets.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
-    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
-    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
-    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->block_keys * f->ldv * f->real);
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->block_keys * f->ldv * f->real);
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->block_keys);
     f->offsets.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
     f->offsets.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->offsets.s;
-    f->offsets.hidden = attn_cpu_sdpa_take(end, f->keys);
-    f->offsets.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
+    f->offsets.hidden = attn_cpu_sdpa_take(end, f->block_keys);
+    f->offsets.mask = attn_cpu_sdpa_take(end, f->block_keys * (int64_t)sizeof(float));
     f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->offsets.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
     f->offsets.m = attn_cpu_sdpa_take(end, f->rows * f->real);
     f->offsets.l = attn_cpu_sdpa_take(end, 2 * f->rows * f->real);
-    f->offsets.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * MOST_DECODE_ROWS * f->real);
+    f->offsets.older = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * MOST_DECODE_ROWS * f->real);
     attn_cpu_fwd_lay_out_partial(f);
 }
 

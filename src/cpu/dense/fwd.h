@@ -8,16 +8,16 @@
 struct attn_cpu_fwd {
     struct attn_cpu_sdpa s;
     struct attn_view out, lse, lse_rounded, max_logits;
-    int64_t real;     /* bytes of the compute type */
-    int64_t strip;    /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
-    int64_t rows;     /* flat rows of a task */
-    int64_t keys;     /* keys of a block */
-    int64_t n_cached; /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
-    int64_t panel;    /* columns of a packed panel; 0: decode, nothing is packed */
+    int64_t real;       /* bytes of the compute type */
+    int64_t strip;      /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
+    int64_t rows;       /* flat rows of a task */
+    int64_t block_keys; /* keys of a block */
+    int64_t n_cached;   /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
+    int64_t panel;      /* columns of a packed panel; 0: decode, nothing is packed */
     int amx_split;  /* > 0: fwd_amx.c runs the tasks, each number is 1 .. 3 bf16; depth, ldv: D, DV rounded up to 32 */
     int by_rows;    /* amx_split: S is row-major (attn_ukr_bf16.fwd_rowmajor) */
     int transposed; /* 1: fwd_transposed.c runs the tasks, in f32 (or widened to it) or bf16 pairs */
-    int64_t step;   /* transposed: keys of a step, keys is a multiple of it */
+    int64_t step;   /* transposed: keys of a step, block_keys is a multiple of it */
     int stay;       /* transposed: all keys are one block */
     int decode_amx; /* decode on AMX: attn_ukr_bf16.decode_tiles */
     const struct attn_ukr_decode *steps; /* decode: NULL, or the microkernels, in steps of neighbouring keys */
@@ -32,8 +32,13 @@ struct attn_cpu_fwd {
     int64_t side;          /* (batch, key head) pairs that threads work on at a time */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, cached, tmp, v, raw, nonfinite, visible, s, p, hidden, mask, o, m, l, before, row, nonfinite_q,
-            nonfinite_k, score_override, override_scores, two_rows, page_missing, low, bias, bits, end;
+        int64_t q, k, cached, tmp, v, raw, nonfinite, visible, s, p, hidden, mask, o, m, l;
+        union {
+            int64_t older;      /* fwd.c, fwd_amx.c: m, l and O of the blocks before */
+            int64_t exp_offset; /* fwd_transposed.c: pre_offset and offset of attn_transposed_exp */
+        };
+        int64_t row, nonfinite_q, nonfinite_k, score_override, override_scores, two_rows, page_missing, low, bias, bits,
+            end;
     } offsets;             /* where the buffers of a worker's scratch begin, in bytes */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;

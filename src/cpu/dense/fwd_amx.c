@@ -56,7 +56,7 @@ int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f) {
 }
 
 /* Words of a strip's boolean mask: one for each key, and one for each 32 keys. */
-static int64_t bits_of(const struct attn_cpu_fwd *f) { return f->keys + f->keys / 32; }
+static int64_t bits_of(const struct attn_cpu_fwd *f) { return f->block_keys + f->block_keys / 32; }
 
 void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
@@ -73,11 +73,13 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t most_bytes = f->amx_split == 3 ? BF16X3_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->amx_split; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
-    f->keys = MOST_KEYS;
-    while (f->keys > STEP && (f->keys * (depth + width) * part > most_bytes || f->keys / 2 >= p->seq_k)) f->keys /= 2;
+    f->block_keys = MOST_KEYS;
+    while (f->block_keys > STEP &&
+           (f->block_keys * (depth + width) * part > most_bytes || f->block_keys / 2 >= p->seq_k))
+        f->block_keys /= 2;
     const int64_t fit = TASK_BYTES / (ROWS * (depth * part + width * real));
     /* Each task of f32 splits all its key blocks again: with several blocks tasks are as large as possible. */
-    const int again = f->amx_split == 3 && f->keys < p->seq_k;
+    const int again = f->amx_split == 3 && f->block_keys < p->seq_k;
     const int64_t most = fit > MOST_STRIPS || again ? MOST_STRIPS
                          : fit < 4                  ? 4
                                                     : fit,
@@ -96,28 +98,29 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->n_cached = 1;
     f->offsets.cached = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_cached));
     f->offsets.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
-    f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
-    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * part);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->block_keys * depth * part);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->block_keys * width * part);
     f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
-    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
-    f->offsets.visible = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->block_keys * width * real);
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->block_keys);
+    f->offsets.visible = attn_cpu_sdpa_take(end, f->block_keys * (int64_t)sizeof(uint32_t));
     f->offsets.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
     f->offsets.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
     f->offsets.nonfinite_q = attn_cpu_sdpa_take(end, f->rows);
-    f->offsets.nonfinite_k = attn_cpu_sdpa_take(end, f->keys);
-    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
-    f->offsets.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->keys / STEP * real : 0);
-    f->offsets.score_override = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
-    f->offsets.override_scores = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
+    f->offsets.nonfinite_k = attn_cpu_sdpa_take(end, f->block_keys);
+    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->block_keys : 0);
+    f->offsets.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->block_keys / STEP * real : 0);
+    f->offsets.score_override =
+        attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->block_keys * (int64_t)sizeof(uint32_t) : 0);
+    f->offsets.override_scores = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->block_keys * ROWS * real : 0);
     f->offsets.two_rows = attn_cpu_sdpa_take(end, f->amx_split > 1 ? 2 * p->dim_qk * real : 0);
-    f->offsets.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
+    f->offsets.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->block_keys * ROWS * real : 0);
     f->offsets.bits =
         attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
     f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->offsets.o = attn_cpu_sdpa_take(end, f->rows * width * real);
-    f->offsets.before =
-        attn_cpu_sdpa_take(end, f->amx_split == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
+    f->offsets.older =
+        attn_cpu_sdpa_take(end, f->amx_split == 3 && f->block_keys < p->seq_k ? f->rows * (width + 2) * real : 0);
     f->offsets.m = attn_cpu_sdpa_take(end, f->rows * real);
     f->offsets.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
@@ -394,7 +397,7 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
 #define SCRATCH(name) (float *)(void *)(scratch + f->offsets.name)
     w->q = SCRATCH(q), w->v = SCRATCH(v), w->tmp = SCRATCH(tmp), w->s = SCRATCH(s), w->p = SCRATCH(p),
     w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l);
-    w->older_o = SCRATCH(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
+    w->older_o = SCRATCH(older), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
     w->nonfinite.raw = SCRATCH(raw);
 #undef SCRATCH
     w->low_k = (float *)(void *)(scratch + f->offsets.low), w->may_leave = f->amx_split == 2 && bf16_accuracy(f);
@@ -425,10 +428,10 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
         if (bounds.lo < bounds.hi && bounds.lo < lo) lo = bounds.lo;
         if (bounds.hi > hi) hi = bounds.hi;
     }
-    const int64_t first = lo / f->keys * f->keys;
-    for (int64_t first_key = first; first_key < hi; first_key += f->keys) {
+    const int64_t first = lo / f->block_keys * f->block_keys;
+    for (int64_t first_key = first; first_key < hi; first_key += f->block_keys) {
         const int64_t begin = lo > first_key ? lo / STEP * STEP : first_key,
-                      end = hi - first_key < f->keys ? hi : first_key + f->keys;
+                      end = hi - first_key < f->block_keys ? hi : first_key + f->block_keys;
         const struct attn_cpu_fwd_cached *have = attn_cpu_fwd_amx_load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
         const int apart = f->amx_split == 3 && first_key > first;

@@ -36,7 +36,7 @@ struct T(work) {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
+    REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *older; /* p: probabilities as the second product reads them */
     REAL *l_rounded; /* PAIRS: the sum of P as rounded to bf16; at the end o is multiplied by l / l_rounded */
     struct attn_cpu_fwd_cached *cached;
     REAL *slots;                     /* packed blocks; kt: the loaded keys in one of them */
@@ -63,7 +63,7 @@ static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful)
 
 /* The slot of the block with key j0, and whether the keys j0 .. j0+n are in it. */
 static struct attn_cpu_fwd_cached *T(slot)(const struct T(work) * w, int64_t j0) {
-    return &w->cached[j0 / w->f->keys % w->f->n_cached];
+    return &w->cached[j0 / w->f->block_keys % w->f->n_cached];
 }
 static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_cached *slot, int64_t j0, int64_t n) {
     return slot->head == w->b * w->f->s.p->heads_k + w->hk && slot->begin <= j0 && j0 + n <= slot->end;
@@ -72,7 +72,7 @@ static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_cached *
 static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     struct attn_cpu_fwd_cached *slot = T(slot)(w, j0);
-    w->kt = w->slots + (slot - w->cached) * f->keys * f->ldq;
+    w->kt = w->slots + (slot - w->cached) * f->block_keys * f->ldq;
     if (T(holds)(w, slot, j0, n)) {
         w->kt += (j0 - slot->begin) * f->depth;
         return;
@@ -290,8 +290,7 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
 static void T(run_checked)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
     const size_t sums = (size_t)n_rows * sizeof(REAL), rows = (size_t)(n_rows * f->ldv) * sizeof(REAL);
-    REAL *m = w->before, *l = m + MOST_DECODE_ROWS, *l_rounded = l + MOST_DECODE_ROWS,
-         *o = l_rounded + MOST_DECODE_ROWS;
+    REAL *m = w->older, *l = m + MOST_DECODE_ROWS, *l_rounded = l + MOST_DECODE_ROWS, *o = l_rounded + MOST_DECODE_ROWS;
     memcpy(m, w->m, sums);
     memcpy(l, w->l, sums);
     if (PAIRS) memcpy(l_rounded, w->l_rounded, sums);
@@ -337,28 +336,30 @@ static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t
         }
     }
     if (!packed) return;
-    const REAL *kt = w->slots + (slot - w->cached) * f->keys * f->ldq + (j0 - slot->begin) * f->depth;
+    const REAL *kt = w->slots + (slot - w->cached) * f->block_keys * f->ldq + (j0 - slot->begin) * f->depth;
     const int64_t line = 64 / (int64_t)sizeof(REAL);
     for (int64_t x_byte = first * f->depth / line * line; x_byte < end * f->depth; x_byte += line)
         __builtin_prefetch(kt + x_byte, 0, 2);
 }
 
-/* Blocks start at multiples of f->keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the first
- * visible key is: the sums of a row do not depend on its neighbours. The few keys before it are hidden as any other. */
+/* Blocks start at multiples of f->block_keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the
+ * first visible key is: the sums of a row do not depend on its neighbours. The few keys before it are hidden as any
+ * other. */
 static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
     const struct attn_cpu_fwd *f = w->f;
     int64_t lo, hi, a, e;
     T(see)(w, 0, n_rows, &lo, &hi);
     if (lo < k0) lo = k0;
     if (hi > k1) hi = k1;
-    for (int64_t block = lo / f->keys * f->keys; block < hi; block += f->keys) {
-        int64_t begin = lo > block ? lo / 32 * 32 : block, end = hi - block < f->keys ? hi : block + f->keys;
+    for (int64_t block = lo / f->block_keys * f->block_keys; block < hi; block += f->block_keys) {
+        int64_t begin = lo > block ? lo / 32 * 32 : block,
+                end = hi - block < f->block_keys ? hi : block + f->block_keys;
         if (!f->panel) {
             T(run_checked)(w, n_rows, begin, end);
             continue;
         }
         T(load_block)(w, begin, end - begin, 0);
-        const int64_t next = block + f->keys, left = hi - next < f->keys ? hi - next : f->keys;
+        const int64_t next = block + f->block_keys, left = hi - next < f->block_keys ? hi - next : f->block_keys;
         for (int64_t r = 0; r < n_rows; r += f->strip) {
             if (left > 0) T(prefetch)(w, next, left, r / f->strip, attn_cpu_sdpa_blocks(n_rows, f->strip));
             int64_t n = n_rows - r < f->strip ? n_rows - r : f->strip;
@@ -420,7 +421,7 @@ static void T(run_decode)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_
     struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
     const int once = n_rows <= ATTN_DECODE_AMX_ROWS && f->s.p->dim_v <= ATTN_DECODE_AMX_WIDTH;
     const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_DECODE_AMX_STEP * ATTN_DECODE_AMX_STEP,
-                  stop = all.hi < k1 ? all.hi : k1, block = once ? stop - begin : f->keys;
+                  stop = all.hi < k1 ? all.hi : k1, block = once ? stop - begin : f->block_keys;
     for (int64_t j = begin; j < stop; j += block)
         for (int64_t r = 0; r < n_rows; r += ATTN_DECODE_AMX_ROWS) T(run_part)
     (w, r, n_rows - r < ATTN_DECODE_AMX_ROWS ? n_rows - r : ATTN_DECODE_AMX_ROWS, k0, j,
@@ -452,7 +453,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
 #define SCRATCH(name) (REAL *)(void *)(scratch + f->offsets.name)
     w->q = SCRATCH(q), w->slots = w->kt = SCRATCH(k), w->tmp = SCRATCH(tmp), w->v = SCRATCH(v), w->s = SCRATCH(s),
     w->p = SCRATCH(p), w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l), w->l_rounded = w->l + f->rows;
-    w->nonfinite.raw = SCRATCH(raw), w->before = SCRATCH(before);
+    w->nonfinite.raw = SCRATCH(raw), w->older = SCRATCH(older);
 #undef SCRATCH
     w->cached = (struct attn_cpu_fwd_cached *)(void *)(scratch + f->offsets.cached);
     w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;

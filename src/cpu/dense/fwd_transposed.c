@@ -66,7 +66,7 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
                   all = attn_cpu_sdpa_blocks(f->splits > 1 ? f->split : p->seq_k, f->step),
                   blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
-    f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
+    f->block_keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
     const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
     const int64_t most_rows = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
     /* With all keys in one block a task finds them in the cache where the one before left them, and may be small: where
@@ -88,10 +88,10 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.end = 0;
     int64_t *end = &f->offsets.end;
     f->offsets.q = attn_cpu_sdpa_take(end, held * depth * real);
-    f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
-    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->block_keys * depth * real);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->block_keys * width * real);
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->block_keys * width * real);
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->block_keys);
     f->offsets.visible = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
     f->offsets.cached = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_cached));
     int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
@@ -99,24 +99,24 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
     f->offsets.p = attn_cpu_sdpa_take(end, (f->step + ATTN_TRANSPOSED_MORE) * ROWS * real);
     f->offsets.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
-    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->block_keys : 0);
     f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->offsets.o = attn_cpu_sdpa_take(end, held * width * real);
     f->offsets.m = attn_cpu_sdpa_take(end, f->rows * real);
-    f->offsets.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
+    f->offsets.exp_offset = attn_cpu_sdpa_take(end, 2 * f->rows * real);
     f->offsets.l = attn_cpu_sdpa_take(end, 2 * f->rows * real);
 }
 
 struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
-    struct attn_transposed_exp exp_args; /* less and offset: of the strip */
+    struct attn_transposed_exp exp_args; /* pre_offset and offset: of the strip */
     double natural;                      /* what offset 1 is in natural logarithms: unit / exp_args.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    /* Of each query. ref: running max, -inf where it has seen no key. P = 2^((s - less) * factor - offset). */
-    float *q, *tmp, *p, *o, *ref, *less, *offset, *l;
+    /* Of each query. ref: running max, -inf where it has seen no key. P = 2^((s - pre_offset) * factor - offset). */
+    float *q, *tmp, *p, *o, *ref, *pre_offset, *offset, *l;
     float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
     int close_alone;  /* 1: rows are finished one by one, as a sink and other forms of lse need */
     int64_t depth;
@@ -136,7 +136,7 @@ struct work {
     float *bias;
     struct strip {
         struct attn_cpu_fwd_bounds sees;
-        int begun, seen; /* O and l have been started; each row has seen a key */
+        int accumulate, has_max; /* O and l have been started; each row has a running max */
     } strips[MOST_STRIPS];
 };
 
@@ -259,12 +259,12 @@ static void load_block(struct work *w, int64_t begin, int64_t end) {
 /* A step: the strip of rows r0 .. against keys j0 .. j0 + n. */
 struct step {
     int64_t r0, rows, j0, n;
-    int n_half;   /* 1: of up to 16 rows */
-    int64_t cut;  /* keys j0 .. j0 + cut are seen by all rows; n: all are, 0: hide must look at all */
-    int64_t grid; /* first key of the step on the fixed grid, on which a row's running max depends; j0 may be later */
-    int begun;    /* sums have begun */
-    int seen;     /* all rows have seen a key */
-    float *q, *ref, *less, *offset, *l, *l_rounded, *o;
+    int n_half;     /* 1: of up to 16 rows */
+    int64_t cut;    /* keys j0 .. j0 + cut are seen by all rows; n: all are, 0: hide must look at all */
+    int64_t grid;   /* first key of the step on the fixed grid, on which a row's running max depends; j0 may be later */
+    int accumulate; /* O += P V; 0: O = P V */
+    int has_max;    /* all rows have a running max */
+    float *q, *ref, *pre_offset, *offset, *l, *l_rounded, *o;
 };
 
 /* Prefetches what rows r .. r + n have of a mask for the keys of the next step. */
@@ -325,8 +325,8 @@ static void look_for_high(struct work *w, const struct step *s, float *high) {
 }
 
 /* The running max that l and O of a row are relative to, as a natural logarithm. */
-static double base(const struct work *w, float less, float offset) {
-    return (double)less * w->f->s.unit + (double)offset * w->natural;
+static double natural_offset(const struct work *w, float pre_offset, float offset) {
+    return (double)pre_offset * w->f->s.unit + (double)offset * w->natural;
 }
 
 /* A step with hidden keys, nonfinite values, rows without a running max (they take their largest of the step), or
@@ -335,32 +335,32 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     float high[ROWS], rescale[ROWS];
     score(w, s);
     for (int64_t r = 0; r < ROWS; r++) high[r] = rescale[r] = 1;
-    if (!s->seen) look_for_high(w, s, high);
+    if (!s->has_max) look_for_high(w, s, high);
     for (int64_t j = 0; j < s->n && w->nonfinite.any; j++) {
         w->visible[j] = 0;
         for (int64_t r = 0; r < s->rows && w->nonfinite.row[s->j0 - w->first + j]; r++)
             w->visible[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is visible */
     }
     struct attn_transposed_exp exp_args = w->exp_args;
-    exp_args.less = s->less, exp_args.offset = s->offset;
-    if (!s->seen)
-        w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, exp_args.factor, s->ref, s->less, s->offset);
+    exp_args.pre_offset = s->pre_offset, exp_args.offset = s->offset;
+    if (!s->has_max)
+        w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, exp_args.factor, s->ref, s->pre_offset, s->offset);
     uint32_t over = w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
     double was[ROWS];
-    for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->offset[r]);
+    for (int64_t r = 0; r < ROWS; r++) was[r] = natural_offset(w, s->pre_offset[r], s->offset[r]);
     score(w, s);
     look_for_high(w, s, high);
-    over = w->u->update_max(over, 0, high, exp_args.factor, s->ref, s->less, s->offset);
+    over = w->u->update_max(over, 0, high, exp_args.factor, s->ref, s->pre_offset, s->offset);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
-        rescale[r] = (float)exp(was[r] - base(w, s->less[r], s->offset[r]));
+        rescale[r] = (float)exp(was[r] - natural_offset(w, s->pre_offset[r], s->offset[r]));
         s->l[r] *= rescale[r];
         s->l_rounded[r] *= rescale[r];
     }
-    if (s->begun) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
+    if (s->accumulate) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
     w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
 }
 
@@ -378,14 +378,14 @@ static void add_nonfinite(const struct work *w, const struct step *s) {
 
 /* Scores, exponentials, l and P V of a step. careful: step_with_care is needed in any case. */
 static void run_step(struct work *w, const struct step *s, int careful) {
-    const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
+    const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, element_keys = w->u->pairs ? 2 : 1;
     float sum[2 * ROWS];
     if (!careful) {
         struct attn_transposed_exp exp_args = w->exp_args;
         uint32_t over;
         exp_args.offset = s->offset;
-        for (int64_t r = 0; r < ROWS && !exp_args.less; r++)
-            if (s->less[r] < 0 || s->less[r] > 0) exp_args.less = s->less;
+        for (int64_t r = 0; r < ROWS && !exp_args.pre_offset; r++)
+            if (s->pre_offset[r] < 0 || s->pre_offset[r] > 0) exp_args.pre_offset = s->pre_offset;
         if (w->scored || w->any_page_missing) {
             score(w, s);
             over = w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
@@ -398,7 +398,8 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
     for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->l_rounded[r] += sum[ROWS + r];
-    w->u->add(s->n_half, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + key / keys * width, w->p, s->o, s->begun);
+    w->u->add(s->n_half, attn_cpu_sdpa_blocks(s->n, element_keys), width, w->v + key / element_keys * width, w->p, s->o,
+              s->accumulate);
     if (w->nonfinite.any) add_nonfinite(w, s);
 }
 
@@ -413,29 +414,29 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
                      .n_half = rows > HALF ? 2 : 1,
                      .q = queries(w, r0),
                      .ref = w->ref + r0,
-                     .less = w->less + r0,
+                     .pre_offset = w->pre_offset + r0,
                      .offset = w->offset + r0,
                      .l = w->l + r0,
                      .l_rounded = w->l_rounded + r0,
                      .o = sums(w, r0)};
     const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
     wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
-    const int64_t unit = f->s.p->mask_dtype ? LINE : 2;
+    const int64_t align = f->s.p->mask_dtype ? LINE : 2; /* of a step's first key */
     if (w->scored) prepare_score(w, r0, rows, w->first);
     for (s.grid = lo / f->step * f->step; s.grid < hi; s.grid += f->step) {
         /* keys before the first that some row sees are skipped: they would add 0 */
-        s.j0 = lo > s.grid ? lo / unit * unit : s.grid;
+        s.j0 = lo > s.grid ? lo / align * align : s.grid;
         s.n = (hi - s.grid < f->step ? hi : s.grid + f->step) - s.j0;
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
         s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
-        s.seen = strip->seen;
-        s.begun = strip->begun;
-        strip->begun = 1;
+        s.has_max = strip->has_max;
+        s.accumulate = strip->accumulate;
+        strip->accumulate = 1;
         prefetch_some(w, &wants);
-        run_step(w, &s, s.cut < s.n || !s.seen || w->nonfinite.any);
-        for (int64_t r = strip->seen ? rows : 0; r <= rows; r++) {
+        run_step(w, &s, s.cut < s.n || !s.has_max || w->nonfinite.any);
+        for (int64_t r = strip->has_max ? rows : 0; r <= rows; r++) {
             if (r == rows) {
-                strip->seen = 1;
+                strip->has_max = 1;
             } else if (isinf(s.ref[r])) {
                 break;
             }
@@ -487,7 +488,8 @@ static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
             memset(o + r * f->ldv, 0, (size_t)f->ldv * sizeof *o);
             continue;
         }
-        const float exact = (float)exp(base(w, w->less[r0 + r], w->offset[r0 + r]) - (double)ref * f->s.unit);
+        const float exact =
+            (float)exp(natural_offset(w, w->pre_offset[r0 + r], w->offset[r0 + r]) - (double)ref * f->s.unit);
         l[r] = sum * exact;
         f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact * l_over_rounded(w, r0 + r));
     }
@@ -510,7 +512,8 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
             continue;
         }
         const double l = (double)w->l[r0 + r];
-        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->offset[r0 + r]);
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r]
+                                     : natural_offset(w, w->pre_offset[r0 + r], w->offset[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
         const double natural = m[r] + (double)log[r] + first[r].shift;
         if (w->close_alone || !isfinite(m[r])) {
@@ -548,7 +551,8 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
 #define F32(name) (float *)(void *)(scratch + f->offsets.name)
     w->q = F32(q), w->k_own = F32(k), w->v_own = F32(v), w->tmp = F32(tmp), w->p = F32(p), w->o = F32(o),
-    w->ref = F32(m), w->less = F32(before), w->offset = w->less + f->rows, w->l = F32(l), w->l_rounded = w->l + f->rows;
+    w->ref = F32(m), w->pre_offset = F32(exp_offset), w->offset = w->pre_offset + f->rows, w->l = F32(l),
+    w->l_rounded = w->l + f->rows;
     w->nonfinite.raw = F32(raw);
 #undef F32
     w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;
@@ -573,16 +577,16 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     }
     for (int64_t r = 0; r < padded; r++) {
         w->ref[r] = r < valid ? -INFINITY : 0;
-        w->less[r] = w->offset[r] = w->l[r] = w->l_rounded[r] = 0;
+        w->pre_offset[r] = w->offset[r] = w->l[r] = w->l_rounded[r] = 0;
     }
     for (int64_t r = 0; r < valid; r += ROWS)
         w->strips[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, valid - r < ROWS ? valid - r : ROWS)};
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, valid);
     const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
-                  hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;
-    for (int64_t block = first; block < hi; block += f->keys) {
+                  hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->block_keys * f->block_keys : hi;
+    for (int64_t block = first; block < hi; block += f->block_keys) {
         const int64_t step = lo / f->step * f->step, begin = step > block ? step : block,
-                      end = hi - block < f->keys ? hi : block + f->keys;
+                      end = hi - block < f->block_keys ? hi : block + f->block_keys;
         load_block(w, begin, end);
         for (int64_t r = 0, rows; r < valid; r += rows) {
             rows = valid - r < ROWS ? valid - r : ROWS;

@@ -20,13 +20,13 @@ enum {
 };
 struct attn_fwd_score_mod; /* bf16.h */
 
-/* P = 2^((s - less[q]) * factor - offset[q]). The argument is one multiply-add of the score, whatever the factor is
- * rounded to. */
+/* P = 2^((s - pre_offset[q]) * factor - offset[q]). The argument is one multiply-add of the score, whatever the factor
+ * is rounded to. */
 struct attn_transposed_exp {
     const struct attn_softcap *cap; /* NULL: none */
     float factor, most;
-    int bf16_accuracy; /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
-    const float *less; /* NULL: all 0 */
+    int bf16_accuracy;       /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
+    const float *pre_offset; /* NULL: all 0 */
     const float *offset;
 };
 
@@ -40,10 +40,10 @@ struct attn_ukr_transposed {
     /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
     void (*high)(int64_t n, const float *s, float *high);
     /* For queries of `which` (a bit each) high[q] becomes the running max ref[q], if it is finite and larger. fresh:
-     * only where ref[q] is -inf. Sets less and offset, see attn_transposed_exp. less is 0, except for scores so large
-     * (2^24 in units of ln 2) that score * factor is rounded by more than 1. Returns the queries whose running max
-     * moved. */
-    uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
+     * only where ref[q] is -inf. Sets pre_offset and offset, see attn_transposed_exp. pre_offset is 0, except for
+     * scores so large (2^24 in units of ln 2) that score * factor is rounded by more than 1. Returns the queries whose
+     * running max moved. */
+    uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *pre_offset,
                            float *offset);
     /* Scores become probabilities in place (pairs: in the first half of s). -inf gives 0, NaN and infinity stay. sum[q]
      * = the sum over keys of unrounded probabilities; pairs: sum[ATTN_TRANSPOSED + q] of rounded ones. Returns a bit

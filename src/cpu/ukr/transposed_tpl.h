@@ -137,7 +137,7 @@ INLINE int64_t elements(int64_t keys) { return PAIRS ? (keys + 1) / 2 : keys; }
 
 enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* keys whose exponentials run together */
 struct exps {                       /* of a group */
-    v32 factor, less[2], offset[2], sum[2];
+    v32 factor, pre_offset[2], offset[2], sum[2];
 #if PAIRS
     v32 sum_rounded[2]; /* sums of P as rounded: products with values of 1 */
 #endif
@@ -160,7 +160,7 @@ INLINE void exp_keys(int vectors, int keys, int lower, int degree, const float *
     v32 x[2 * KEYS];
     UNROLL for (int i = 0; i < n; i++) x[i] = v32_load(s + place(vectors, i));
     if (lower) {
-        UNROLL for (int i = 0; i < n; i++) x[i] -= e->less[i % vectors];
+        UNROLL for (int i = 0; i < n; i++) x[i] -= e->pre_offset[i % vectors];
     }
     UNROLL for (int i = 0; i < n; i++) x[i] = v32_fms(x[i], e->factor, e->offset[i % vectors]);
     exp2_degree(degree, n, x);
@@ -184,9 +184,9 @@ INLINE void exp_rows(int vectors, int64_t n, int lower, int degree, const float 
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, BF16_ACCURACY = PAIRS ? EXP2_LEAST : EXP2_FULL };
 INLINE void exp_vectors(int vectors, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
                         struct exps *e) {
-    if (exp_args->less && PAIRS && exp_args->bf16_accuracy) {
+    if (exp_args->pre_offset && PAIRS && exp_args->bf16_accuracy) {
         exp_rows(vectors, n, 1, BF16_ACCURACY, s, p, e);
-    } else if (exp_args->less) {
+    } else if (exp_args->pre_offset) {
         exp_rows(vectors, n, 1, EXACT, s, p, e);
     } else if (PAIRS && exp_args->bf16_accuracy) {
         exp_rows(vectors, n, 0, BF16_ACCURACY, s, p, e);
@@ -207,7 +207,7 @@ INLINE void begin(const struct attn_transposed_exp *exp_args, struct exps *e) {
     for (int v = 0; v < VECTORS; v++) {
         struct exps *const exp = &e[v / 2];
         exp->factor = v32_set(exp_args->factor);
-        exp->less[v % 2] = exp_args->less ? v32_load(exp_args->less + v * LANES) : v32_set(0);
+        exp->pre_offset[v % 2] = exp_args->pre_offset ? v32_load(exp_args->pre_offset + v * LANES) : v32_set(0);
         exp->offset[v % 2] = v32_load(exp_args->offset + v * LANES);
         exp->sum[v % 2] = v32_set(0);
 #if PAIRS
@@ -312,7 +312,7 @@ static void high(int64_t n, const float *s, float *high) {
     }
 }
 
-static uint32_t update_max(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
+static uint32_t update_max(uint32_t which, int fresh, const float *high, float factor, float *ref, float *pre_offset,
                            float *offset) {
     const v32 zero = v32_set(0);
     uint32_t done = 0;
@@ -322,7 +322,7 @@ static uint32_t update_max(uint32_t which, int fresh, const float *high, float f
         if (fresh) take = v32_and(take, v32_eq(was, v32_set(-__builtin_inff())));
         const v32_mask far = v32_lt(v32_set(0x1p24f), v32_abs(product));
         v32_store(ref + h, v32_pick(take, m, was));
-        v32_store(less + h, v32_pick(take, v32_pick(far, m, zero), v32_load(less + h)));
+        v32_store(pre_offset + h, v32_pick(take, v32_pick(far, m, zero), v32_load(pre_offset + h)));
         v32_store(offset + h, v32_pick(take, v32_pick(far, zero, product), v32_load(offset + h)));
         done |= v32_bits(take) << h;
     }
