@@ -261,8 +261,8 @@ enum { CHECK_PASS = 0, CHECK_FAIL = 1, CHECK_SKIP = 2, CHECK_CRASH = 3 };
 int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k,
                        double *worst);
 
-/* device.c: device memory, only for a CUDA device. A twin mirrors a block of host memory. */
-struct check_twin {
+/* device.c: device memory, only for a CUDA device. A copy mirrors a block of host memory. */
+struct check_device_copy {
     uint8_t *host;
     size_t bytes;
     uint8_t *memory; /* on the device */
@@ -270,18 +270,19 @@ struct check_twin {
 struct check_device *attn_cli_check_device_open(attn_ctx *ctx, attn_device id, char *why, size_t bytes);
 void attn_cli_check_device_close(struct check_device *d);
 const char *attn_cli_check_device_wait(struct check_device *d); /* NULL, or the fault */
-int attn_cli_check_twin_make(struct check_device *d, struct check_twin *t, uint8_t *host, size_t bytes);
-int attn_cli_check_twin_up(struct check_device *d, const struct check_twin *t);
-int attn_cli_check_twin_down(struct check_device *d, const struct check_twin *t);
-void attn_cli_check_twin_free(struct check_device *d, struct check_twin *t);
-void *attn_cli_check_twin_of(const struct check_twin *t, const void *host); /* the device's address of a host address */
+int attn_cli_check_copy_alloc(struct check_device *d, struct check_device_copy *t, uint8_t *host, size_t bytes);
+int attn_cli_check_copy_to_device(struct check_device *d, const struct check_device_copy *t);
+int attn_cli_check_copy_to_host(struct check_device *d, const struct check_device_copy *t);
+void attn_cli_check_copy_free(struct check_device *d, struct check_device_copy *t);
+void *attn_cli_check_copy_address(const struct check_device_copy *t,
+                                  const void *host); /* the device's address of a host address */
 
 /* report.c */
 struct check_report {
     const struct check_session *session;
     const struct check_case *c;
     const char *kernel;
-    bool open; /* something was printed */
+    bool has_output; /* something was printed */
     int n_fail;
 };
 void attn_cli_check_report_fault(struct check_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

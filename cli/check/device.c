@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Device memory for the tester: every block of host memory that a case lives in - tensors with their guards, the
- * workspace - gets a twin on the device. Both are filled alike before a run and the twin is read back whole after it,
+ * workspace - gets a copy on the device. Both are filled alike before a run and the copy is read back whole after it,
  * so that all tests of bytes work as on the CPU. */
 #include "check.h"
 
@@ -31,20 +31,20 @@ const char *attn_cli_check_device_wait(struct check_device *d) {
     return attn_device_synchronize(d->ctx, d->id) ? attn_last_error() : NULL;
 }
 
-int attn_cli_check_twin_make(struct check_device *d, struct check_twin *t, uint8_t *host, size_t bytes) {
-    *t = (struct check_twin){.host = host, .bytes = bytes};
+int attn_cli_check_copy_alloc(struct check_device *d, struct check_device_copy *t, uint8_t *host, size_t bytes) {
+    *t = (struct check_device_copy){.host = host, .bytes = bytes};
     return attn_memory_alloc(d->ctx, d->id, bytes, (void **)&t->memory);
 }
-int attn_cli_check_twin_up(struct check_device *d, const struct check_twin *t) {
+int attn_cli_check_copy_to_device(struct check_device *d, const struct check_device_copy *t) {
     return attn_memory_copy(d->ctx, d->id, t->memory, ATTN_DEVICE_CPU, t->host, t->bytes);
 }
-int attn_cli_check_twin_down(struct check_device *d, const struct check_twin *t) {
+int attn_cli_check_copy_to_host(struct check_device *d, const struct check_device_copy *t) {
     return attn_memory_copy(d->ctx, ATTN_DEVICE_CPU, t->host, d->id, t->memory, t->bytes);
 }
-void attn_cli_check_twin_free(struct check_device *d, struct check_twin *t) {
+void attn_cli_check_copy_free(struct check_device *d, struct check_device_copy *t) {
     attn_memory_free(d->ctx, d->id, t->memory, t->bytes);
-    *t = (struct check_twin){0};
+    *t = (struct check_device_copy){0};
 }
-void *attn_cli_check_twin_of(const struct check_twin *t, const void *host) {
+void *attn_cli_check_copy_address(const struct check_device_copy *t, const void *host) {
     return host ? t->memory + ((const uint8_t *)host - t->host) : NULL;
 }

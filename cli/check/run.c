@@ -25,8 +25,9 @@ struct job {
     void *result[RUNS][ATTN_ROLE_COUNT]; /* row-major elements */
     char repro[1200];
     double worst;
-    struct check_twin twin[ATTN_ROLE_COUNT + 1]; /* CUDA: device copies of the tensors, then of ws_block */
-    attn_tensor twin_view[ATTN_ROLE_COUNT];
+    struct check_device_copy
+        device_copy[ATTN_ROLE_COUNT + 1]; /* CUDA: device copies of the tensors, then of ws_block */
+    attn_tensor device_view[ATTN_ROLE_COUNT];
 };
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
@@ -87,21 +88,23 @@ static int fill_args(struct job *j) {
         const attn_tensor *view = &t->view;
         if (t->use == ATTN_USE_NONE) continue;
         if (j->s->gpu) {
-            if (attn_cli_check_twin_make(j->s->gpu, &j->twin[role], t->map, t->use_bytes)) return -1;
-            j->twin_view[role] = t->view;
-            j->twin_view[role].data = attn_cli_check_twin_of(&j->twin[role], t->view.data);
-            j->twin_view[role].device = j->s->device;
-            view = &j->twin_view[role];
+            if (attn_cli_check_copy_alloc(j->s->gpu, &j->device_copy[role], t->map, t->use_bytes)) return -1;
+            j->device_view[role] = t->view;
+            j->device_view[role].data = attn_cli_check_copy_address(&j->device_copy[role], t->view.data);
+            j->device_view[role].device = j->s->device;
+            view = &j->device_view[role];
         }
         if (t->given) attn_args_set(&j->args, role, view);
     }
-    return j->s->gpu ? attn_cli_check_twin_make(j->s->gpu, &j->twin[ATTN_ROLE_COUNT], j->ws_block, j->ws_block_bytes)
-                     : 0;
+    return j->s->gpu
+               ? attn_cli_check_copy_alloc(j->s->gpu, &j->device_copy[ATTN_ROLE_COUNT], j->ws_block, j->ws_block_bytes)
+               : 0;
 }
 
-static int copy_twins(struct job *j, bool up) {
+static int copy_all(struct job *j, bool up) {
     for (int k = 0; j->s->gpu && k <= ATTN_ROLE_COUNT; k++) {
-        int r = up ? attn_cli_check_twin_up(j->s->gpu, &j->twin[k]) : attn_cli_check_twin_down(j->s->gpu, &j->twin[k]);
+        int r = up ? attn_cli_check_copy_to_device(j->s->gpu, &j->device_copy[k])
+                   : attn_cli_check_copy_to_host(j->s->gpu, &j->device_copy[k]);
         if (r) {
             attn_cli_check_report_fault(&j->report, "copying to or from the device: error %d of the driver", r);
             j->s->gpu_lost = true;
@@ -124,20 +127,20 @@ static attn_status execute(void *arg) {
 }
 
 /* Fills all outputs and the workspace with sentinels (layout.c; variant 0: NaN, 1: large numbers). */
-static void poison(struct job *j, int which, int variant) {
+static void poison(struct job *j, int plan_index, int variant) {
     for (int role = 0; role < ATTN_ROLE_COUNT; role++)
         if (check_is_out(j->c->t[role].use)) attn_cli_check_poison(&j->c->t[role], variant);
     attn_cli_check_sentinel(j->ws_block, j->ws_block_bytes, variant);
-    j->args.workspace_bytes = j->info[which].workspace_bytes;
+    j->args.workspace_bytes = j->info[plan_index].workspace_bytes;
     j->args.workspace = j->args.workspace_bytes ? j->ws : NULL;
-    if (j->s->gpu) j->args.workspace = attn_cli_check_twin_of(&j->twin[ATTN_ROLE_COUNT], j->args.workspace);
-    copy_twins(j, true);
+    if (j->s->gpu) j->args.workspace = attn_cli_check_copy_address(&j->device_copy[ATTN_ROLE_COUNT], j->args.workspace);
+    copy_all(j, true);
 }
 
 /* Wait for the device and bring everything back. */
 static int collect(struct job *j) {
     const char *fault = j->s->gpu ? attn_cli_check_device_wait(j->s->gpu) : NULL;
-    if (!fault) return copy_twins(j, false);
+    if (!fault) return copy_all(j, false);
     attn_cli_check_report_fault(&j->report, "the device reports %s; nothing more can run on it", fault);
     j->s->gpu_lost = true;
     return -1;
@@ -160,13 +163,13 @@ static bool workspace_guard_broken(const struct job *j, int variant) {
     return false;
 }
 
-/* One run with plan[which]. 0: its elements are in result[run]. 1: refused, rightly, since tensors are not aligned
+/* One run with plan[plan_index]. 0: its elements are in result[run]. 1: refused, rightly, since tensors are not aligned
  * enough. -1: failed and reported. -2: stopped by a signal inside the kernel. */
-static int run_once(struct job *j, int run, int which, int variant) {
-    struct call call = {j->plan[which], &j->args};
+static int run_once(struct job *j, int run, int plan_index, int variant) {
+    struct call call = {j->plan[plan_index], &j->args};
     attn_status st = ATTN_OK;
     char what[400];
-    poison(j, which, variant);
+    poison(j, plan_index, variant);
     st = attn_plan_check(call.plan, call.args);
     /* A strict plan has no second kernel for tensors that lack the alignment its kernel asks for. */
     if (st == ATTN_E_ALIGNMENT && j->k->alignment_bytes > j->c->p.align_bytes) return 1;
@@ -294,14 +297,14 @@ static void compare_runs(struct job *j) {
         attn_cli_check_report_fault(&j->report, "claims to be bit-stable, but 1 and %d threads differ in %s",
                                     j->s->threads, threads_differ);
     judge(j, 0, "with 1 thread");
-    if (threads_differ && !j->report.open) judge(j, 1, "with many threads");
-    if (rerun_differs && !j->report.open) judge(j, 2, "with many threads, second run");
+    if (threads_differ && !j->report.has_output) judge(j, 1, "with many threads");
+    if (rerun_differs && !j->report.has_output) judge(j, 2, "with many threads, second run");
 }
 
 /* 0: judged, or failed and reported. 1: the kernel refuses the tensors, rightly. -2: stopped by a signal inside the
  * kernel, which may have left a lock taken: its plans must not be released. */
 static int run_all(struct job *j) {
-    if (make_plans(j) || j->report.open) return 0;
+    if (make_plans(j) || j->report.has_output) return 0;
     if (make_workspace(j) || fill_args(j)) {
         attn_cli_check_report_fault(&j->report, "the tester could not get memory");
         return 0;
@@ -350,7 +353,7 @@ int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t in
     if (!(j.worst <= *worst)) *worst = j.worst;
     for (int run = 0; run < RUNS; run++)
         for (int role = 0; role < ATTN_ROLE_COUNT; role++) free(j.result[run][role]);
-    for (int t = 0; s->gpu && t <= ATTN_ROLE_COUNT; t++) attn_cli_check_twin_free(s->gpu, &j.twin[t]);
+    for (int t = 0; s->gpu && t <= ATTN_ROLE_COUNT; t++) attn_cli_check_copy_free(s->gpu, &j.device_copy[t]);
     free(j.ws_block);
     if (r != -2)
         for (int i = 0; i < 2; i++)

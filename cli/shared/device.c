@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* A tensor's twin on the device: the bytes from its lowest element to the end of its highest. */
-struct twin {
+/* A tensor's copy on the device: the bytes from its lowest element to the end of its highest. */
+struct device_copy {
     attn_tensor view;
     char *host, *memory;
     size_t bytes;
@@ -15,7 +15,7 @@ struct twin {
 struct job {
     attn_ctx *ctx;
     attn_device device;
-    struct twin twin[ATTN_ROLE_COUNT];
+    struct device_copy device_copy[ATTN_ROLE_COUNT];
     attn_args args;
     void *workspace;
     size_t workspace_bytes;
@@ -39,7 +39,7 @@ static attn_status copy_in(struct job *j, const attn_problem *problem, const att
     attn_status status = ATTN_OK;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !status; role++) {
         const attn_tensor *t = attn_args_at(from, role);
-        struct twin *w = &j->twin[role];
+        struct device_copy *w = &j->device_copy[role];
         int64_t low, high;
         int32_t use = ATTN_USE_NONE;
         if (!t) continue;
@@ -62,7 +62,7 @@ static attn_status copy_in(struct job *j, const attn_problem *problem, const att
 static attn_status copy_out(struct job *j) {
     attn_status status = ATTN_OK;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !status; role++) {
-        struct twin *w = &j->twin[role];
+        struct device_copy *w = &j->device_copy[role];
         if (w->written && w->bytes)
             status = attn_memory_copy(j->ctx, ATTN_DEVICE_CPU, w->host, j->device, w->memory, w->bytes);
     }
@@ -108,7 +108,7 @@ attn_status attn_cli_execute(attn_ctx *ctx, const attn_plan *plan, const attn_ar
         .ctx = ctx, .device = info.device, .args = ATTN_ARGS_INIT, .workspace_bytes = (size_t)info.workspace_bytes};
     status = run_there(j, plan, args, seconds);
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
-        attn_memory_free(ctx, j->device, j->twin[role].memory, j->twin[role].bytes);
+        attn_memory_free(ctx, j->device, j->device_copy[role].memory, j->device_copy[role].bytes);
     attn_memory_free(ctx, j->device, j->workspace, j->workspace_bytes);
     free(j);
     return status;
