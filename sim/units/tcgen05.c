@@ -98,6 +98,12 @@ SIM_HEAD(allocate) {
     }
     w->hopper->waits = SIM_WAITS_NOTHING;
     sim_addresses(w, in, m, 0, address);
+    if (in->space == PTX_SHARED && (address[lane] & SIM_WINDOW_MASK) == SIM_WINDOW_SHARED) {
+        sim_find(w, in, m, SIM_F_ADVICE,
+                 "a generic address where .shared::cta wants one of shared memory: hardware "
+                 "takes the lower 32 bits");
+        address[lane] &= ~SIM_WINDOW_MASK;
+    }
     if (in->space == PTX_GENERIC) address[lane] &= ~SIM_WINDOW_MASK;
     struct sim_cta *owner = sim_shared_at(w, in, lane, address[lane], 4, 4, &offset);
     if (!owner) return SIM_FAULT;

@@ -88,6 +88,14 @@ static const struct {
      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r31}, [%r5+4];\nadd.u32 %r31, %r31, 1;\n" WAIT_LD OTHER_LINE
      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+3];\n" USE WAIT_LD END,
      "2", "1", "1", 0, "8 times, first launch 0", "4 times, first launch 0", "1 time"},
+    /* a register of 64 bits that holds a generic address, where the instruction says .shared::cta */
+    {"alloc_generic",
+     ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 128, 1, 1\n{\n"
+     ".shared .align 8 .b8 s[16];\n.reg .pred w0;\n.reg .b32 %r<3>;\n.reg .b64 %rd<2>;\nmov.u32 %r0, %tid.x;\n"
+     "setp.lt.u32 w0, %r0, 32;\nmov.u64 %rd1, s;\ncvta.shared.u64 %rd1, %rd1;\n"
+     "@w0 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd1+8], 64;\n@w0 ld.shared.b32 %r1, [s+8];\n"
+     "@w0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r1, 64;\nret;\n}\n",
+     "2", "2", "1", 0, "advice: a generic address where .shared::cta wants", "1 time, first", NULL},
     {"advice_off", "", "1", "1", "0", 0, NULL, NULL, "attnsim"},
 };
 
