@@ -246,6 +246,8 @@ struct check_session {
     attn_device device;
     int32_t threads;
     const char *isa;
+    const char *policies; /* of the simulator, a word each run of a case in turn; NULL: as the environment says */
+    char seed_text[24];   /* of the simulator, where such a word has none */
     struct attn_cli_overlap overlap; /* of sparse cases' lists */
     bool verbose, json;
     struct check_joined joined[ATTN_OP_COUNT_];

@@ -22,7 +22,8 @@ static const char help[] =
     "      --dtype NAME      only one dtype: f32, f16, bf16, f64, i32, e4m3\n"
     "      --device DEV      cpu (default), cuda:0, ...\n"
     "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
-    "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
+    "      --policy NAME     of sim, when asynchronous work ends: eager, late, random or random:SEED;\n"
+    "                        of a list with commas each run of a case takes the next\n"
     "      --trace-barriers FILE  of sim, a line for each event at a barrier of CTA 0\n"
     "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
     "      --overlap J       lists of sparse queries share J of their keys with the query before:\n"
@@ -257,7 +258,7 @@ static int finish(struct command *m) {
     for (int32_t op = 0; op < ATTN_OP_COUNT_; op++)
         attn_cli_check_print_joined(&m->session.joined[op], op, m->session.json);
     bool demand = m->repeat >= 200 && !m->fixed && !m->filter.dtype;
-    if (!m->fixed && (m->coverage || demand) && !m->session.json) {
+    if ((m->coverage || demand) && !m->session.json) {
         int missing = attn_cli_check_cover_print(m->coverage, ops, demand);
         if (demand) failed += missing;
     }
@@ -288,10 +289,6 @@ static int32_t backend_named(const char *name) {
     return 0;
 }
 
-static int choose_policy(const char *name) {
-    if (strcmp(name, "eager") && strcmp(name, "late") && strcmp(name, "random")) return -1;
-    return setenv("ATTNSIM_POLICY", name, 1);
-}
 /* The simulator appends; a run begins with an empty file. */
 static int choose_trace(const char *path) {
     FILE *f = fopen(path, "w");
@@ -356,7 +353,7 @@ static int parse(struct command *m, int argc, char **argv) {
         [THREADS - REPEAT] = "1 or more",
         [TIMEOUT - REPEAT] = "0 to 1000000 seconds",
         [DRIVER - REPEAT] = "sim, or the path of a driver's library",
-        [POLICY - REPEAT] = "eager, late or random",
+        [POLICY - REPEAT] = "eager, late or random, or a list",
         [TRACE - REPEAT] = "a file that can be written",
     };
     int64_t seed = 1, repeat = 0;
@@ -372,7 +369,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case DTYPE: bad = !(m->filter.dtype = dtype_named(optarg)); break;
         case DEVICE: bad = attn_cli_device(optarg, &m->session.device); break;
         case DRIVER: bad = attn_cli_driver(optarg), m->session.device = ATTN_DEVICE_CUDA(0); break;
-        case POLICY: bad = choose_policy(optarg); break;
+        case POLICY: bad = attn_cli_policy(m->session.policies = optarg, -1, NULL); break;
         case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
         case OVERLAP: bad = attn_cli_overlap_parse(optarg, &m->session.overlap); break;
@@ -396,6 +393,8 @@ static int parse(struct command *m, int argc, char **argv) {
     char seed_text[24];
     snprintf(seed_text, sizeof seed_text, "%" PRId64, seed);
     setenv("ATTNSIM_SEED", seed_text, 0);
+    snprintf(m->session.seed_text, sizeof m->session.seed_text, "%s", getenv("ATTNSIM_SEED"));
+    if (m->session.policies) attn_cli_policy(m->session.policies, 0, m->session.seed_text);
     m->own_sums = !getenv("ATTNSIM_ORDERED_SUMS");
     /* Kernels of this library keep to the letter: a missing fence or wait is a fault, whatever hardware forgives. */
     setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0);

@@ -169,6 +169,7 @@ static int run_once(struct job *j, int run, int plan_index, int variant) {
     struct call call = {j->plan[plan_index], &j->args};
     attn_status st = ATTN_OK;
     char what[400];
+    if (j->s->policies) attn_cli_policy(j->s->policies, run, j->s->seed_text);
     poison(j, plan_index, variant);
     st = attn_plan_check(call.plan, call.args);
     /* A strict plan has no second kernel for tensors that lack the alignment its kernel asks for. */

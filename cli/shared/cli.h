@@ -139,6 +139,10 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
 /* --driver: contexts made from now on open this library as CUDA's driver; "sim": the PTX simulator beside the command,
  * with the build's PTX where it is there. 0, or -1. */
 int attn_cli_driver(const char *name);
+/* --policy: of a list with commas the word of this turn, `eager`, `late`, `random` or `random:SEED`, becomes the
+ * simulator's policy, and its seed, or else the given one, the simulator's seed; a turn < 0 reads the list alone. 0;
+ * -1: it is no such list. */
+int attn_cli_policy(const char *list, int turn, const char *seed);
 /* Context for these options; prints the reason and returns an exit code on failure, 0 on success. */
 int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx **out);
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common);
