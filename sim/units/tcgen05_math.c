@@ -8,6 +8,7 @@
 #include "units/wgmma_math.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct numbers { /* a: rows TENSOR_MAX_K apart; b, sums, block: rows n apart */
     float a[256 * TENSOR_MAX_K], b[TENSOR_MAX_K * 256], sums[256 * 256], block[256 * 256];
@@ -44,23 +45,38 @@ static const char *read_cells(const struct sim_flight *f, const struct tensor_pr
     return bad;
 }
 
+/* Columns of a row of D that follow one another: a group's. */
+struct sums_row {
+    uint32_t *cells;
+    uint8_t *written;
+    uint32_t n;
+    int disabled;
+};
+static struct sums_row sums_row(const struct sim_flight *f, const struct tensor_product *p, uint32_t m, uint32_t g) {
+    const uint32_t width = p->n / p->groups;
+    const struct tensor_place place = tensor_place(p, m, g * width);
+    struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
+    const uint32_t column = (p->d & 0xffff) + place.column;
+    return (struct sums_row){&t->cells[place.lane][column], &t->written[place.lane][column], width,
+                             p->disabled[4 * place.cta + place.lane / 32] >> place.lane % 32 & 1};
+}
+
 static const char *load_sums(const struct sim_flight *f, const struct tensor_product *p, struct numbers *x) {
     const char *bad = NULL;
     const float scale = sim_float((127u - p->scale_d) << 23);
-    for (uint32_t m = 0; m < p->m; m++)
-        for (uint32_t n = 0; n < p->n; n++) {
-            struct tensor_place place = tensor_place(p, m, n);
-            const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
-            uint32_t cell = t->cells[place.lane][(p->d & 0xffff) + place.column];
-            float sum = p->half_sums ? sim_from_f16(cell & 0xffff) : sim_float(cell);
-            if (t->written[place.lane][(p->d & 0xffff) + place.column] != SIM_CELL_WRITTEN &&
-                !(p->disabled[4 * place.cta + place.lane / 32] >> place.lane % 32 & 1))
-                bad = "D";
-            if (p->whole)
-                x->whole[m * p->n + n] = (int32_t)cell;
-            else
-                x->sums[m * p->n + n] = p->scale_d ? sum * scale : sum;
-        }
+    for (uint32_t i = 0; i < p->m * p->groups; i++) {
+        const struct sums_row row = sums_row(f, p, i / p->groups, i % p->groups);
+        float *sums = x->sums + i * row.n;
+        for (uint32_t n = 0; n < row.n && !row.disabled; n++)
+            if (row.written[n] != SIM_CELL_WRITTEN) bad = "D";
+        if (p->whole)
+            memcpy(x->whole + i * row.n, row.cells, row.n * sizeof *row.cells);
+        else if (p->half_sums)
+            for (uint32_t n = 0; n < row.n; n++) sums[n] = sim_from_f16(row.cells[n] & 0xffff);
+        else
+            memcpy(sums, row.cells, row.n * sizeof *sums);
+        for (uint32_t n = 0; p->scale_d && n < row.n; n++) sums[n] *= scale;
+    }
     return bad;
 }
 static uint32_t add_whole(int32_t before, float sum, int saturate) {
@@ -69,18 +85,19 @@ static uint32_t add_whole(int32_t before, float sum, int saturate) {
     return (uint32_t)s;
 }
 static void store_sums(const struct sim_flight *f, const struct tensor_product *p, const struct numbers *x) {
-    for (uint32_t m = 0; m < p->m; m++)
-        for (uint32_t n = 0; n < p->n; n++) {
-            struct tensor_place place = tensor_place(p, m, n);
-            struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
-            if (p->disabled[4 * place.cta + place.lane / 32] >> place.lane % 32 & 1) continue;
-            float sum = x->sums[m * p->n + n];
-            t->cells[place.lane][(p->d & 0xffff) + place.column] =
-                p->whole       ? add_whole(p->accumulate ? x->whole[m * p->n + n] : 0, sum, p->saturate)
-                : p->half_sums ? sim_to_f16(sum)
-                               : sim_bits_of(sum);
-            t->written[place.lane][(p->d & 0xffff) + place.column] = SIM_CELL_WRITTEN;
-        }
+    for (uint32_t i = 0; i < p->m * p->groups; i++) {
+        const struct sums_row row = sums_row(f, p, i / p->groups, i % p->groups);
+        const float *sums = x->sums + i * row.n;
+        if (row.disabled) continue;
+        memset(row.written, SIM_CELL_WRITTEN, row.n);
+        if (p->whole)
+            for (uint32_t n = 0; n < row.n; n++)
+                row.cells[n] = add_whole(p->accumulate ? x->whole[i * row.n + n] : 0, sums[n], p->saturate);
+        else if (p->half_sums)
+            for (uint32_t n = 0; n < row.n; n++) row.cells[n] = sim_to_f16(sums[n]);
+        else
+            memcpy(row.cells, sums, row.n * sizeof *sums);
+    }
 }
 
 /* Scale q of row (or column) i, as the part of 32 lanes that computes row m of D finds it: each part has all of them.
