@@ -218,7 +218,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_test(sim.joined_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.joined_apart sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_apart.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.joined_choice sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_choice.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
-    set_tests_properties(sim.joined_counts sim.joined_apart sim.joined_choice PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
+    attn_test(sim.fitting_draws sim ${PROJECT_SOURCE_DIR}/tests/cli/fitting_draws.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    set_tests_properties(sim.joined_counts sim.joined_apart sim.joined_choice sim.fitting_draws PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
     # 64 heads, a query for each CTA of a pair: what is not finite in either; parts; order; a last group of one query.
     attn_sim_check(check_joined_bwd_64_nan mla_bwd_joined_sm90_bf16_d576_h64 97 "mla_bwd hq=64 sq=8 sk=40 d=576 topk=8 bf16 align=16")
     attn_sim_check(check_joined_bwd_64_nan_lse mla_bwd_joined_sm90_bf16_d576_h64 99 "mla_bwd hq=64 sq=8 sk=100 d=576 topk=20 bf16 align=16")

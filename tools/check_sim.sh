@@ -163,7 +163,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         number=$((number + 1))
     done <"$out/rows"
     [ "$repeat" = 0 ] || while read -r row; do
-        n=$repeat
+        n=$(((repeat + 1) / 2)) # they fit the row, all but the last of eight
         ! is_variation || n=1
         printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$n"
     done < <(grep _sm100_ "$out/rows")

@@ -121,6 +121,8 @@ static inline bool check_is_out(int32_t use) { return use >= ATTN_USE_OUT; }
 void attn_cli_check_gen_dense(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
 void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
 void attn_cli_check_gen_join(struct attn_cli_rng *r, attn_problem *p);
+/* gen_sparse.c: perhaps other sizes, of kinds that the above seldom or never draw. */
+void attn_cli_check_gen_vary(struct attn_cli_rng *r, attn_problem *p);
 
 /* case.c. make: everything up to the plain answer, which is also `want` at first; 0, or -1 with a text on stderr.
  * oracle.c: `want` from the ref kernel; fills `why` (reason it could not run, else ""). */

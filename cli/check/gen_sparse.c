@@ -82,3 +82,22 @@ void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype
     if (chance(r, 20)) p->align_bytes = chance(r, 70) ? 16 : 128;
     choose_group(p);
 }
+
+/* Few heads and more queries, so that neighbours fill tiles together: what rows for joined lists take, also where the
+ * lists come with the problem. */
+void attn_cli_check_gen_vary(struct attn_cli_rng *r, attn_problem *p) {
+    static const int64_t heads[] = {1, 2, 4, 5, 8, 8, 12, 16, 17, 24, 31, 32, 32, 48, 64};
+    if (check_dense(p) || check_join(p) || chance(r, 30)) return;
+    p->heads_q = PICK(r, heads);
+    if (p->seq_q) p->seq_q = 1 + below(r, 30);
+    p->group = chance(r, 60) ? 0 : INT64_C(2) << below(r, 4);
+    const double row = (double)(p->batch * p->heads_q) * (double)(p->dim_qk + p->dim_v);
+    while ((double)p->seq_q * (double)p->topk * row > 1.2e7) {
+        if (p->topk > 70)
+            p->topk -= p->topk / 4;
+        else if (p->seq_q > 3)
+            p->seq_q -= p->seq_q / 4;
+        else
+            break;
+    }
+}
