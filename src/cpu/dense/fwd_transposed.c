@@ -325,7 +325,7 @@ static void look_for_high(struct work *w, const struct step *s, float *high) {
 }
 
 /* The running max that l and O of a row are relative to, as a natural logarithm. */
-static double natural_offset(const struct work *w, float pre_offset, float offset) {
+static double ln_max(const struct work *w, float pre_offset, float offset) {
     return (double)pre_offset * w->f->s.unit + (double)offset * w->natural;
 }
 
@@ -350,13 +350,13 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
     double was[ROWS];
-    for (int64_t r = 0; r < ROWS; r++) was[r] = natural_offset(w, s->pre_offset[r], s->offset[r]);
+    for (int64_t r = 0; r < ROWS; r++) was[r] = ln_max(w, s->pre_offset[r], s->offset[r]);
     score(w, s);
     look_for_high(w, s, high);
     over = w->u->update_max(over, 0, high, exp_args.factor, s->ref, s->pre_offset, s->offset);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
-        rescale[r] = (float)exp(was[r] - natural_offset(w, s->pre_offset[r], s->offset[r]));
+        rescale[r] = (float)exp(was[r] - ln_max(w, s->pre_offset[r], s->offset[r]));
         s->l[r] *= rescale[r];
         s->l_rounded[r] *= rescale[r];
     }
@@ -378,7 +378,7 @@ static void add_nonfinite(const struct work *w, const struct step *s) {
 
 /* Scores, exponentials, l and P V of a step. careful: step_with_care is needed in any case. */
 static void run_step(struct work *w, const struct step *s, int careful) {
-    const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, element_keys = w->u->pairs ? 2 : 1;
+    const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, pack = w->u->pairs ? 2 : 1;
     float sum[2 * ROWS];
     if (!careful) {
         struct attn_transposed_exp exp_args = w->exp_args;
@@ -398,8 +398,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
     for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->l_rounded[r] += sum[ROWS + r];
-    w->u->add(s->n_half, attn_cpu_sdpa_blocks(s->n, element_keys), width, w->v + key / element_keys * width, w->p, s->o,
-              s->accumulate);
+    w->u->add(s->n_half, attn_cpu_sdpa_blocks(s->n, pack), width, w->v + key / pack * width, w->p, s->o, s->accumulate);
     if (w->nonfinite.any) add_nonfinite(w, s);
 }
 
@@ -488,8 +487,7 @@ static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
             memset(o + r * f->ldv, 0, (size_t)f->ldv * sizeof *o);
             continue;
         }
-        const float exact =
-            (float)exp(natural_offset(w, w->pre_offset[r0 + r], w->offset[r0 + r]) - (double)ref * f->s.unit);
+        const float exact = (float)exp(ln_max(w, w->pre_offset[r0 + r], w->offset[r0 + r]) - (double)ref * f->s.unit);
         l[r] = sum * exact;
         f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact * l_over_rounded(w, r0 + r));
     }
@@ -512,8 +510,7 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
             continue;
         }
         const double l = (double)w->l[r0 + r];
-        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r]
-                                     : natural_offset(w, w->pre_offset[r0 + r], w->offset[r0 + r]);
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : ln_max(w, w->pre_offset[r0 + r], w->offset[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
         const double natural = m[r] + (double)log[r] + first[r].shift;
         if (w->close_alone || !isfinite(m[r])) {
@@ -552,8 +549,7 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
 #define F32(name) (float *)(void *)(scratch + f->offsets.name)
     w->q = F32(q), w->k_own = F32(k), w->v_own = F32(v), w->tmp = F32(tmp), w->p = F32(p), w->o = F32(o),
     w->ref = F32(m), w->pre_offset = F32(exp_offset), w->offset = w->pre_offset + f->rows, w->l = F32(l),
-    w->l_rounded = w->l + f->rows;
-    w->nonfinite.raw = F32(raw);
+    w->l_rounded = w->l + f->rows, w->nonfinite.raw = F32(raw);
 #undef F32
     w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;
     w->visible = (uint32_t *)(void *)(scratch + f->offsets.visible);
