@@ -91,13 +91,13 @@ static void set_inputs(struct kp_mla *in, const struct problem *p, const struct 
 
 static void launch(const char *symbol, const struct problem *p, int32_t shift, const struct arrays *x) {
     const int32_t ranges = (int32_t)((p->keys - 1) >> shift) + 1;
-    struct kp_mla_bwd_ranges all = {.turn = p->turn, .shift = shift, .ranges = ranges};
+    struct kp_mla_bwd_ranges all = {.wave = p->turn, .shift = shift, .ranges = ranges};
     struct kp_mla_order order = {
-        .first = (int32_t)p->first, .n = (int32_t)p->n, .turn = (int32_t)p->turn, .shift = shift, .ranges = ranges};
+        .first = (int32_t)p->first, .n = (int32_t)p->n, .wave = (int32_t)p->turn, .shift = shift, .ranges = ranges};
     set_inputs(&all.bwd.in, p, x);
     all.bwd.first = p->first, all.bwd.n = p->n;
     all.list = order.list = (uintptr_t)x->list, all.lengths = order.lengths = (uintptr_t)x->lengths;
-    if (p->places) all.places = (uintptr_t)x->places;
+    if (p->places) all.positions = (uintptr_t)x->places;
     set_inputs(&order.in, p, x);
 
     struct attn_core_device *dev = attn_api_device(ctx, ATTN_DEVICE_CUDA(0));
