@@ -217,8 +217,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 group=8 topk_length with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
     attn_test(sim.joined_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.joined_apart sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_apart.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
-    attn_test(sim.joined_choice sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_choice.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
-    attn_test(sim.fitting_draws sim ${PROJECT_SOURCE_DIR}/tests/cli/fitting_draws.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    attn_test(sim.joined_choice sim ${PROJECT_SOURCE_DIR}/tests/sim/choice/joined_choice.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    attn_test(sim.fitting_draws sim ${PROJECT_SOURCE_DIR}/tests/sim/choice/fitting_draws.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     set_tests_properties(sim.joined_counts sim.joined_apart sim.joined_choice sim.fitting_draws PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
     # 64 heads, a query for each CTA of a pair: what is not finite in either; parts; order; a last group of one query.
     attn_sim_check(check_joined_bwd_64_nan mla_bwd_joined_sm90_bf16_d576_h64 97 "mla_bwd hq=64 sq=8 sk=40 d=576 topk=8 bf16 align=16")

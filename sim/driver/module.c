@@ -42,9 +42,9 @@ static int place_variables(struct sim_module *m, int device) {
     }
     return R_SUCCESS;
 }
-/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME, of which the first
- * 200 characters count (mangled names can be longer than a file's may be). For trying an edit of PTX without a build.
- * NULL: there is none. */
+/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME, of which the
+ * first 200 characters count (mangled names can be longer than a file's may be). For trying an edit of PTX without a
+ * build. NULL: there is none. */
 static char *other_text(const struct ptx_module *m) {
     const char *folder = getenv("ATTNSIM_PTX");
     char path[1024];
