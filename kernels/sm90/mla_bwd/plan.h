@@ -40,8 +40,8 @@ constexpr int INTERLEAVED = ALT && PARTLY;
 /* Q and dO are read once and dq is written once, while the second-level cache has to hold sums and keys:
  * they are marked as the first to leave it. */
 constexpr int PASSING = ALT && (!STORED_ROWS || NEAR);
-/* A work tile's first S begins with the first slices of Q and dO, while the last one's dKV still reads others. Woven
- * slices come in another order than S takes them. */
+/* A work tile's first S begins with the first slices of Q and dO, while the last one's dKV still reads others.
+ * Interleaved slices come in another order than S takes them. */
 constexpr int BY_GROUPS = ALT && !STORED_ROWS && !INTERLEAVED;
 /* Producers form the states of the next work tile's rows, row_stats_prefetch.h. Rows that are stored lose by it:
  * there K is what consumers wait for. */
@@ -103,7 +103,7 @@ constexpr bool OVERLAPPED = STORED_ROWS && ALT && CTAS == 2;
 static __device__ __forceinline__ count work_tile_index(const struct kp_mla_bwd *p, uint32_t k) {
     return ((count)recompute((int)k) * (OVERLAPPED ? (count)p->workers : gridDim.x) + blockIdx.x) / CTAS;
 }
-/* Items are cut in parts; not in the first schedule's deterministic rows. */
+/* Work tiles are cut in parts; not in the first schedule's deterministic rows. */
 static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) {
     return (EVEN || !STORED_ROWS) && p->parts > 0;
 }

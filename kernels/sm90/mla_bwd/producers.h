@@ -108,7 +108,7 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
-/* The order in which slices of Q and dO are copied. Woven: slice x is in places x and x + 1; place 0 is read last. */
+/* Order in which slices of Q and dO are copied. Interleaved: slice x is in places x, x + 1; place 0 is read last. */
 static __device__ __forceinline__ uint32_t copied_slice(uint32_t i) {
     return !INTERLEAVED ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
 }

@@ -28,7 +28,7 @@ struct geometry {
     int64_t listed;      /* groups that are joined at a time */
     int64_t ctas, tiles; /* of a launch, at most; of a group, at most */
     int64_t entries;     /* of a group, at most */
-    int64_t places;      /* deterministic: rows that its entries may leave; else 0 */
+    int64_t group_rows;  /* deterministic: rows that its entries may leave; else 0 */
     int64_t dist_blocks; /* parts of a query's heads over which the main kernel sums P' */
     uint64_t joined, row_stats, sum, part_dist, ds, end;
     uint64_t stored_rows, lists, lengths, keys[2], slots[2], counts; /* deterministic */
@@ -44,7 +44,7 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
  * of pairs, where there are several. */
 static void choose_chunk(struct geometry *g, const struct attn_core_device *dev, const attn_problem *p, int64_t pairs) {
     const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit, row = (int64_t)sizeof(float) * p->dim_qk;
-    int64_t fit = attn_cuda_lesser((int64_t)(dev->memory_bytes / 32) / row, INT32_MAX) / g->places;
+    int64_t fit = attn_cuda_lesser((int64_t)(dev->memory_bytes / 32) / row, INT32_MAX) / g->group_rows;
     if (limit > 0) fit = attn_cuda_lesser(fit, limit);
     if (fit > pairs) fit -= fit % pairs;
     g->listed = attn_cuda_lesser(g->listed, fit > 0 ? fit : 1);
@@ -59,7 +59,7 @@ static struct geometry lay_out(const struct kp_mla_bwd_joined_sm100_config *c, c
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
     g.listed = attn_cuda_mla_joined_listed(p, rows_of(p), pairs);
     g.tiles = g.group * attn_cuda_blocks(p->topk, KP_SM100_KEYS); /* left apart; else no more */
-    g.places = has_stored_rows ? g.tiles * KP_SM100_KEYS : 0;
+    g.group_rows = has_stored_rows ? g.tiles * KP_SM100_KEYS : 0;
     if (has_stored_rows) choose_chunk(&g, dev, p, pairs);
     g.ctas = 2 * attn_cuda_lesser(pairs, g.listed);
     g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
@@ -70,15 +70,15 @@ static struct geometry lay_out(const struct kp_mla_bwd_joined_sm100_config *c, c
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), g.dist_blocks * g.listed * g.group * g.entries, sizeof(float));
     g.ds = take(&g, 1, g.ctas * g.tiles, KP_SM100_DS(KP_SM100_HEADS));
-    g.stored_rows = take(&g, has_stored_rows, g.listed * g.places * p->dim_qk, sizeof(float));
-    g.lists = take(&g, has_stored_rows, g.listed * g.places, sizeof(int32_t));
+    g.stored_rows = take(&g, has_stored_rows, g.listed * g.group_rows * p->dim_qk, sizeof(float));
+    g.lists = take(&g, has_stored_rows, g.listed * g.group_rows, sizeof(int32_t));
     g.lengths = take(&g, has_stored_rows, g.listed, sizeof(int32_t));
     for (int x = 0; x < 2; x++) {
-        g.keys[x] = take(&g, has_stored_rows, g.listed * g.places, sizeof(uint32_t));
-        g.slots[x] = take(&g, has_stored_rows, g.listed * g.places, sizeof(uint32_t));
+        g.keys[x] = take(&g, has_stored_rows, g.listed * g.group_rows, sizeof(uint32_t));
+        g.slots[x] = take(&g, has_stored_rows, g.listed * g.group_rows, sizeof(uint32_t));
     }
     g.counts =
-        take(&g, has_stored_rows, 256 * attn_cuda_blocks(g.listed * g.places, KP_MLA_SORT_BLOCK), sizeof(uint32_t));
+        take(&g, has_stored_rows, 256 * attn_cuda_blocks(g.listed * g.group_rows, KP_MLA_SORT_BLOCK), sizeof(uint32_t));
     return g;
 }
 
@@ -194,7 +194,7 @@ static void set_parameters(struct run *r) {
     attn_cuda_mla_bwd_tensors(kp, r->p, r->args);
     set_sum(r);
     kp->row_stats = workspace_of(r) + r->g.row_stats;
-    if (r->g.places && kp->dkv.data) kp->stored_rows = workspace_of(r) + r->g.stored_rows;
+    if (r->g.group_rows && kp->dkv.data) kp->stored_rows = workspace_of(r) + r->g.stored_rows;
     if (kp->dist.data) kp->part_dist = workspace_of(r) + r->g.part_dist;
     kp->head_block = (int32_t)r->p->heads_q;
     kp->head_blocks = 1;
@@ -226,12 +226,12 @@ static attn_status queue_main(const struct run *r) {
 static attn_status queue_sum(const struct run *r) {
     struct kp_mla_bwd kp = r->kp.bwd;
     const uint64_t before = (uint64_t)kp.first * sizeof(int32_t);
-    kp.in.topk = (int32_t)r->g.places;
+    kp.in.topk = (int32_t)r->g.group_rows;
     kp.in.seq_q = r->g.groups / kp.in.batch;
     kp.in.flags &= ~(uint32_t)KP_MLA_CAUSAL;
-    kp.in.indices = (struct kp_view){.data = workspace_of(r) + r->g.lists - before * (uint64_t)r->g.places,
-                                     .batch = kp.in.seq_q * r->g.places,
-                                     .row = r->g.places};
+    kp.in.indices = (struct kp_view){.data = workspace_of(r) + r->g.lists - before * (uint64_t)r->g.group_rows,
+                                     .batch = kp.in.seq_q * r->g.group_rows,
+                                     .row = r->g.group_rows};
     kp.in.topk_length =
         (struct kp_view){.data = workspace_of(r) + r->g.lengths - before, .batch = kp.in.seq_q, .row = 1};
     for (int x = 0; x < 2; x++) {
