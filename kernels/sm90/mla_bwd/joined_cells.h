@@ -173,24 +173,7 @@ static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *
         if (key < 0 || !p->dkv.data) continue;
         const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
 #pragma unroll 1
-        for (uint32_t slice = 0; slice < SLICES; slice++) {
-            float x = 0, y = 0;
-#pragma unroll 1
-            for (uint32_t row = 0; row < 64; row++) {
-                if (!(bits >> query_of(p, (int)row) & 1)) continue;
-                const float ds = cell_of(shared + DS_AT, entry, row), prob = cell_of(shared + P_AT, entry, row);
-                const uint32_t q = pair_of(shared + Q_AT + slice * Q_STEP, row, 2 * lane);
-                x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
-                y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
-                if (slice >= V_SLICES) continue;
-                const uint32_t o = pair_of(shared + DOUT_AT + slice * Q_STEP, row, 2 * lane);
-                x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
-                y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
-            }
-            /* of 16 columns 2 lane .. is 8 (lane / 4 % 2) + 2 (lane % 4) */
-            const uint32_t column = 64 * slice + (2 * lane & ~15u) + 4 * (lane & 3) + 2 * (lane >> 2 & 1);
-            reduce_add2((float *)to + column, x, y);
-        }
+        for (uint32_t slice = 0; slice < SLICES; slice++) add_dkv_of_entry(p, shared, to, bits, entry, slice, lane, 1);
     }
     __syncwarp();
 }

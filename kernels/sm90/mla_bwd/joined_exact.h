@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of pingpong.cu and lockstep.cu over joined lists (joined.h): the exact path of tiles with a score or dP that is
- * not finite, as far as both have it: who takes it, and dQ.
+ * not finite, as far as both have it: who takes it, dQ, and dKV that is added.
  *
  * A cleared bit has P = dS = 0, and products make NaN of 0 and what is not finite: a row of Q or dO would reach the
  * gradients of entries that its query does not have, a row of K the dQ of queries that do not have it. Either shows in
@@ -9,6 +9,7 @@
  * whose share of the sink is NaN. */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_EXACT_H
 #define ATTN_SM90_MLA_BWD_JOINED_EXACT_H
+#include "kernels/device/reduce.h"
 #include "kernels/sm90/mla_bwd/cells.h"
 
 static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t buf, uint32_t entry) {
@@ -59,4 +60,29 @@ static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p
         }
     }
 }
+
+#if CFG_CTAS == 1 && !CFG_DETERMINISTIC
+/* 64 columns of an entry's dKV, of the rows whose queries have it, straight to memory at its row `to`, in the order of
+ * columns of scatter_add.h. down: undoes the tile's power of two. */
+static __device__ __forceinline__ void add_dkv_of_entry(const struct kp_mla_bwd *p, uint32_t shared, uint64_t to,
+                                                        uint32_t bits, uint32_t entry, uint32_t slice, uint32_t lane,
+                                                        float down) {
+    float x = 0, y = 0;
+#pragma unroll 1
+    for (uint32_t row = 0; row < 64; row++) {
+        if (!(bits >> query_of(p, (int)row) & 1)) continue;
+        const float ds = cell_of(shared + DS_AT, entry, row), prob = cell_of(shared + P_AT, entry, row);
+        const uint32_t q = pair_of(shared + Q_AT + slice * Q_STEP, row, 2 * lane);
+        x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
+        y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
+        if (slice >= V_SLICES) continue;
+        const uint32_t o = pair_of(shared + DOUT_AT + slice * Q_STEP, row, 2 * lane);
+        x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
+        y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
+    }
+    /* of 16 columns 2 lane .. is 8 (lane / 4 % 2) + 2 (lane % 4) */
+    const uint32_t column = 64 * slice + (2 * lane & ~15u) + 4 * (lane & 3) + 2 * (lane >> 2 & 1);
+    reduce_add2((float *)to + column, x * down, y * down);
+}
+#endif
 #endif
