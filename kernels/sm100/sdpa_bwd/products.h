@@ -49,16 +49,21 @@ static __device__ __forceinline__ void await_rows(uint32_t base, uint32_t t) {
     await_warps(base, (PAIR ? PAIR_ROWS : ROWS_READY) + t % STAGES, t / STAGES);
 }
 
-/* One thread, of the even CTA of a pair. */
-static __device__ __forceinline__ void run_products(const struct kp_sdpa_bwd *p, uint32_t base) {
-    const uint32_t tm = shared_load32(base + AT_SLOT), steps = (uint32_t)steps_of(base);
-    if (steps == 0) return;
-    const int with_dq = p->dq_sum != 0;
+/* S of step 0, when the keys and its rows are there. */
+static __device__ __forceinline__ void start_first_scores(uint32_t base, uint32_t tm) {
     await_warps(base, KEYS_READY, 0);
     await_rows(base, 0);
     tc_after(); /* dV is zeroed */
     start_scores(tm + TM_S, SLICES, base + AT_K, rows_of(base, 0));
     tc_commit(at_barrier(base, S_FULL));
+}
+
+/* One thread, of the even CTA of a pair. */
+static __device__ __forceinline__ void run_products(const struct kp_sdpa_bwd *p, uint32_t base) {
+    const uint32_t tm = shared_load32(base + AT_SLOT), steps = (uint32_t)steps_of(base);
+    if (steps == 0) return;
+    const int with_dq = p->dq_sum != 0;
+    start_first_scores(base, tm);
     start_scores(tm + TM_DP, SLICES, base + AT_V, rows_of(base, 0) + Q_ROWS);
     tc_commit(at_barrier(base, DP_FULL));
 #pragma unroll 1

@@ -162,11 +162,7 @@ static __device__ __forceinline__ void run_products_serial(const struct kp_sdpa_
     const uint32_t tm = shared_load32(base + AT_SLOT), steps = (uint32_t)steps_of(base);
     if (steps == 0) return;
     const int with_dq = p->dq_sum != 0;
-    await_warps(base, KEYS_READY, 0);
-    await_rows(base, 0);
-    tc_after(); /* dV is zeroed */
-    start_scores(tm + TM_S, SLICES, base + AT_K, rows_of(base, 0));
-    tc_commit(at_barrier(base, S_FULL));
+    start_first_scores(base, tm);
     start_dp(base, tm, 0);
 #pragma unroll 1
     for (uint32_t t = 0; t < steps; t++) {
