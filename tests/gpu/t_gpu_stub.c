@@ -203,24 +203,28 @@ static void slots_in_order_of_ranges(void **state) {
                     "prepare_smxx_any, main 40, sort_smxx_count, sort_smxx_scan, sort_smxx_scatter, sort_smxx_count, "
                     "sort_smxx_scan, sort_smxx_scatter, sum_smxx_any, finish_smxx_dkv, ");
 }
-/* The row chosen for a second-level cache of 50 MB, with `bytes` of workspace at most. */
-static void assert_chosen(const char *problem, uint64_t bytes, uint32_t flags, const char *want) {
-    const attn_plan_options o = {.size = sizeof o,
-                                 .flags = ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING | flags,
-                                 .max_workspace_bytes = bytes};
+static attn_plan_info info_of_plan(const char *problem, const attn_plan_options *options) {
     attn_plan_info info = {.size = sizeof info};
     attn_problem parsed;
     attn_plan *plan = NULL;
     assert_int_equal(gpu_rig_open(&rig), 0);
     assert_int_equal(attn_problem_parse(problem, &parsed), ATTN_OK);
-    if (attn_plan_create(rig.ctx, rig.device, &parsed, &o, &plan) || attn_plan_get_info(plan, &info))
+    if (attn_plan_create(rig.ctx, rig.device, &parsed, options, &plan) || attn_plan_get_info(plan, &info))
         fail_msg("%s", attn_last_error());
+    attn_plan_release(plan);
+    gpu_rig_close(&rig);
+    return info;
+}
+/* The row chosen for a second-level cache of 50 MB, with `bytes` of workspace at most. */
+static void assert_chosen(const char *problem, uint64_t bytes, uint32_t flags, const char *want) {
+    const attn_plan_options o = {.size = sizeof o,
+                                 .flags = ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING | flags,
+                                 .max_workspace_bytes = bytes};
+    const attn_plan_info info = info_of_plan(problem, &o);
     assert_string_equal(info.kernel, want);
     assert_true(info.workspace_bytes <= bytes);
     assert_int_equal(info.joins, strstr(want, "_joined_") != NULL);
     assert_int_equal(info.group > 1, info.joins);
-    attn_plan_release(plan);
-    gpu_rig_close(&rig);
 }
 static void slots_of_a_forward_in_order(void **state) {
     (void)state;
@@ -318,16 +322,7 @@ static void rows_of_a_backward_joined(void **state) {
 /* What a plan says of unions that are too long: of lists that it joins itself, if it leaves any apart. */
 static void assert_union_limit(const char *problem, const char *kernel, int64_t want) {
     const attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_NO_TUNING, .kernel = kernel};
-    attn_plan_info info = {.size = sizeof info};
-    attn_problem parsed;
-    attn_plan *plan = NULL;
-    assert_int_equal(gpu_rig_open(&rig), 0);
-    assert_int_equal(attn_problem_parse(problem, &parsed), ATTN_OK);
-    if (attn_plan_create(rig.ctx, rig.device, &parsed, &o, &plan) || attn_plan_get_info(plan, &info))
-        fail_msg("%s", attn_last_error());
-    assert_int_equal(info.union_limit, want);
-    attn_plan_release(plan);
-    gpu_rig_close(&rig);
+    assert_int_equal(info_of_plan(problem, &o).union_limit, want);
 }
 static void limits_of_unions(void **state) {
     (void)state;
