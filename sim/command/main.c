@@ -35,6 +35,7 @@ static const char usage[] =
     "  --report FILE     findings are appended as lines of JSON\n"
     "  --counts FILE     what each launch did, counted; -: tables on standard error\n"
     "  --coverage DIR    which instructions ran (tools/sim_coverage.py)\n"
+    "  --keep-ptx DIR    the PTX of each module goes there\n"
     "  --ptx DIR         NAME.ptx there takes the place of the module whose first kernel is NAME\n"
     "\n"
     "Status: the program's own; 86 where that is 0 and faults were found. Variables and checks: docs/sim.md.\n";
@@ -51,10 +52,11 @@ static int fail(const char *what, const char *name) {
 static const struct {
     const char *option, *variable;
 } values[] = {
-    {"--gpu", "ATTNSIM_GPU"},       {"--policy", "ATTNSIM_POLICY"},   {"--seed", "ATTNSIM_SEED"},
-    {"--sms", "ATTNSIM_SMS"},       {"--devices", "ATTNSIM_DEVICES"}, {"--threads", "ATTNSIM_THREADS"},
-    {"--report", "ATTNSIM_REPORT"}, {"--counts", "ATTNSIM_COUNTS"},   {"--coverage", "ATTNSIM_COVERAGE"},
-    {"--ptx", "ATTNSIM_PTX"},       {"--fences", "ATTNSIM_FENCES"},   {"--waits", "ATTNSIM_WAITS"},
+    {"--gpu", "ATTNSIM_GPU"},       {"--policy", "ATTNSIM_POLICY"},     {"--seed", "ATTNSIM_SEED"},
+    {"--sms", "ATTNSIM_SMS"},       {"--devices", "ATTNSIM_DEVICES"},   {"--threads", "ATTNSIM_THREADS"},
+    {"--report", "ATTNSIM_REPORT"}, {"--counts", "ATTNSIM_COUNTS"},     {"--coverage", "ATTNSIM_COVERAGE"},
+    {"--ptx", "ATTNSIM_PTX"},       {"--keep-ptx", "ATTNSIM_KEEP_PTX"}, {"--fences", "ATTNSIM_FENCES"},
+    {"--waits", "ATTNSIM_WAITS"},
 };
 /* Values that a variable has a number for, or that must be one of several words. */
 static const char *checked_value(const char *option, const char *value) {

@@ -61,8 +61,19 @@ static char *other_text(const struct ptx_module *m) {
     fclose(f);
     return text;
 }
+/* ATTNSIM_KEEP_PTX=folder: the text goes there under the name that ATTNSIM_PTX looks for. */
+static void keep_text(const struct ptx_module *m, const char *text) {
+    const char *folder = getenv("ATTNSIM_KEEP_PTX");
+    char path[1024];
+    if (!folder || !folder[0] || !m->kernels) return;
+    snprintf(path, sizeof path, "%s/%.200s.ptx", folder, m->kernels->name);
+    FILE *f = fopen(path, "wb");
+    const int bad = !f || fputs(text, f) < 0;
+    if ((f && fclose(f)) || bad) fprintf(stderr, "attnsim: %s cannot be written\n", path);
+}
 static int parse(struct sim_module *m, char **text, char *why, size_t why_bytes) {
     if (!(m->ptx = ptx_parse(*text, why, why_bytes))) return R_INVALID_PTX;
+    keep_text(m->ptx, *text);
     char *other = other_text(m->ptx);
     if (!other) return R_SUCCESS;
     ptx_free(m->ptx);
