@@ -77,12 +77,11 @@ static __device__ __forceinline__ void copy_all(const struct kp_sdpa_bwd_maps *m
     const struct work w = recall_work(shared);
     const struct step first = first_step(&maps->all.bwd, &w);
     shared_store32x2(shared + NEXT, first.head, first.i0);
-    int stage = 0, parity = 1;
 #pragma unroll 1
     for (int t = 0; t < steps_of(shared); t++) {
-        mbar_wait(shared + ROWS_FREE + 8 * stage, parity);
+        const int stage = t % STAGES;
+        mbar_wait(shared + ROWS_FREE + 8 * stage, t / STAGES & 1 ^ 1);
         load_rows(maps, stage, shared);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }
 
@@ -99,8 +98,9 @@ static __device__ __forceinline__ void add_half(const struct kp_sdpa_bwd *p, uin
     constexpr int RUN = DIM == 64 ? PART_BYTES : PART_BYTES / 4; /* of the sums, and of the half, bytes in a row */
     if (p->dq_sum) {
         char *to = (char *)p->dq_sum + sums_row(p, shared, s) * (4 * DIM) + half * RUN;
+        uint32_t from = shared + SUMS + half * PART_BYTES;
 #pragma unroll 1
-        for (int x = 0; x < PART_BYTES; x += RUN) bulk_add(to + 2 * x, shared + SUMS + half * PART_BYTES + x, RUN);
+        for (int x = 0; x < PART_BYTES / RUN; x++, to += 2 * RUN, from += RUN) bulk_add(to, from, RUN);
         bulk_commit();
         bulk_wait_read();
     }

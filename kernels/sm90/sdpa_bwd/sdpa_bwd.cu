@@ -86,7 +86,8 @@ static __device__ __forceinline__ void hand_cells(uint32_t shared, int t) {
     arrive_warp(shared + DS_FULL + 8 * (t & 1));
 }
 
-/* A step: cells, gradients, half of dQ of the step before. */
+/* A step: cells, gradients and, if dQ is asked for, half of dQ of the step before. */
+template <int FORMS_DQ>
 static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int wg,
                                                  float dk[N_GRAD], float dv[N_GRAD]) {
     const int stage = t % STAGES;
@@ -110,26 +111,30 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
         hide_cells<3>(p, shared, recall_place(shared, stage), stats, wg, s, d);
         if (special) silence_cells(stats, d);
     }
-    mbar_wait(shared + DS_FREE + 8 * (t & 1), (t + 1) >> 1 & 1 ^ 1);
+    if (FORMS_DQ) mbar_wait(shared + DS_FREE + 8 * (t & 1), (t + 1) >> 1 & 1 ^ 1);
     score_gradients(s, d, SCALED ? __uint_as_float(shared_load32(shared + FACTORS + 4)) : 1);
     round_cells(d, dr);
-    store_cells(shared + DS_RING + (t & 1) * DS_BYTES + wg * DS_SLICE, dr);
+    if (FORMS_DQ) store_cells(shared + DS_RING + (t & 1) * DS_BYTES + wg * DS_SLICE, dr);
     round_cells(s, pr);
-    if (DIM == 64) { /* registers for P, dQ and dS at once are missing */
+    if (DIM == 64 || !FORMS_DQ) { /* registers for P, dQ and dS at once are missing */
         start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
-        hand_cells(shared, t);
+        if (FORMS_DQ) hand_cells(shared, t);
     }
-    mbar_wait(shared + DS_FULL + 8 * (t & 1 ^ 1), (t - 1) >> 1 & 1);
-    start_dq(dq, shared, shared + DS_RING + (t & 1 ^ 1) * DS_BYTES, wg);
-    if (DIM > 64) {
-        hand_cells(shared, t);
-        start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
+    if (FORMS_DQ) {
+        mbar_wait(shared + DS_FULL + 8 * (t & 1 ^ 1), (t - 1) >> 1 & 1);
+        start_dq(dq, shared, shared + DS_RING + (t & 1 ^ 1) * DS_BYTES, wg);
+        if (DIM > 64) {
+            hand_cells(shared, t);
+            start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
+        }
     }
     start_gradient(dk, dr, uniform_desc(slice_desc(r.q, Q_SLICE)));
-    wgmma_wait(DIM > 64 ? 2 : 1);
-    wgmma_hold(dq, N_DQ);
-    arrive_warp(shared + DS_FREE + 8 * (t & 1 ^ 1));
-    if (t > 0) hand_dq(shared, t - 1, wg, dq); /* under dK, or dV and dK */
+    if (FORMS_DQ) {
+        wgmma_wait(DIM > 64 ? 2 : 1);
+        wgmma_hold(dq, N_DQ);
+        arrive_warp(shared + DS_FREE + 8 * (t & 1 ^ 1));
+        if (t > 0) hand_dq(shared, t - 1, wg, dq); /* under dK, or dV and dK */
+    }
     wgmma_wait(0);
     wgmma_hold(dv, N_GRAD);
     wgmma_hold(dk, N_GRAD);
@@ -150,6 +155,9 @@ static __device__ __forceinline__ void clear_cells(uint32_t shared) {
     async_fence();
 }
 
+/* Is dQ formed? At D 64 where nobody asks for it, too: a second loop would make ptxas serialise the products. */
+static __device__ __forceinline__ int forms_dq(const struct kp_sdpa_bwd *p) { return DIM == 64 || p->dq_sum; }
+
 static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
@@ -165,9 +173,14 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
         mbar_wait(shared + KEYS_FULL, 0);
         take_bad_keys(shared, keys_from(shared, 0));
     }
+    const int last = forms_dq(p) ? steps_of(shared) - 1 : -1; /* step whose dQ is formed behind the loop */
+    if (forms_dq(p)) {
 #pragma unroll 1
-    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, dk, dv);
-    const int last = steps_of(shared) - 1;
+        for (int t = 0; t < steps_of(shared); t++) take_step<1>(p, shared, t, wg, dk, dv);
+    } else {
+#pragma unroll 1
+        for (int t = 0; t < steps_of(shared); t++) take_step<0>(p, shared, t, wg, dk, dv);
+    }
     if (last >= 0) {
         float dq[N_DQ];
         mbar_wait(shared + DS_FULL + 8 * (last & 1), last >> 1 & 1);
@@ -220,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
         registers_fewer<LAST_REGISTERS>();
         if (steps_of(shared) == 0) return;
         if (threadIdx.x == COPIES) copy_all(&kp, shared);
-        if (threadIdx.x == ADDS || threadIdx.x == ADDS + 32) {
+        if (forms_dq(p) && (threadIdx.x == ADDS || threadIdx.x == ADDS + 32)) {
             const int number = (int)(threadIdx.x - ADDS) / 32;
             if (p->turns)
                 add_ordered(p, shared, number);
