@@ -367,6 +367,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd b=2 hq=2 hk=1 sq=200 sk=400 d=256 bf16 causal bottom_right align=16" ATTNSIM_SMS=5)
     attn_sim_check(check_pair_bwd_packed sdpa_bwd_wgmma_sm90_f16_d256 6
                    "sdpa_bwd b=4 hq=2 hk=1 sq=150 sk=200 d=200 dv=256 f16 packed total_q=300 total_k=400 causal sink lse_with_sink grad_sink align=16" ATTNSIM_SMS=4)
+    # Pairs with whole tiles of dO: halves of 96 columns, tails that hold NaN, order, packed sequences with f16's factor.
+    attn_sim_check(check_pair_bwd_192_tails sdpa_bwd_wgmma_sm90_bf16_d192_v128 24
+                   "sdpa_bwd b=3 hq=2 hk=1 sq=70 sk=100 d=192 dv=128 bf16 seqlens_q seqlens_k align=16" ATTNSIM_SMS=4)
+    attn_sim_check(check_pair_bwd_192_ordered sdpa_bwd_wgmma_sm90_bf16_d192_ordered 7
+                   "sdpa_bwd hq=2 hk=1 sq=300 sk=400 d=192 bf16 causal bottom_right align=16" ATTNSIM_SMS=5)
+    attn_sim_check(check_pair_bwd_192_packed sdpa_bwd_wgmma_sm90_f16_d192_v128 6
+                   "sdpa_bwd b=4 hq=2 hk=1 sq=150 sk=200 d=184 dv=120 f16 packed total_q=300 total_k=400 causal sink lse_with_sink grad_sink align=16" ATTNSIM_SMS=4)
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)

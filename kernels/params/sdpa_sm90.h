@@ -13,7 +13,7 @@ struct kp_sdpa_fwd_sm90_config {
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, groups, rows, stages, pair;
+    int32_t dtype, dim, dim_v, groups, rows, stages, pair;
 };
 #define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
 #define KP_SDPA_BWD_SM90_THREADS(c) (128 * (c).groups + 128)
@@ -22,13 +22,16 @@ struct kp_sdpa_bwd_sm90_config {
     (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (c).rows * (4 * (c).dim + 8) +                              \
      256 * (c).rows * (c).groups + 4 * (c).rows * (c).dim + 640)
 
-/* sdpa_bwd_pair.cu: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's dS;
- * statistics, barriers, flags. */
+/* sdpa_bwd_pair.cu, D over 192: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's
+ * dS; statistics, barriers, flags. To 192: K, V, slices of 64 columns that hold half of the other CTA's K; Q three;
+ * dO three and P two, or two and one where DV is over 128; dS and the other CTA's two. */
 #define KP_SDPA_BWD_SM90_PAIR_THREADS 512
 #define KP_SDPA_BWD_SM90_PAIR_NOTES   640
 #define KP_SDPA_BWD_SM90_PAIR_SHARED(c)                                                                                \
-    (128 * (c).dim * 2 + 64 * (c).dim + 128 * (c).dim * 2 + 192 * (c).dim + 4 * 8192 + 1024 +                          \
-     KP_SDPA_BWD_SM90_PAIR_NOTES)
+    ((c).dim > 192                                                                                                     \
+         ? 768 * (c).dim + 4 * 8192 + 1024 + KP_SDPA_BWD_SM90_PAIR_NOTES                                               \
+         : 512 * (c).dim + (128 + 128 * ((c).dim_v > 128 ? 2 : 3)) * (c).dim_v +                                       \
+               (((c).dim + 64) / 128 + ((c).dim_v > 128 ? 5 : 6)) * 8192 + 1536 + KP_SDPA_BWD_SM90_PAIR_NOTES)
 
 #define KP_SDPA_SM90_ROWS(c)    (64 * (c).groups)
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)

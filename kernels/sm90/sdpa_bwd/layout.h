@@ -5,12 +5,13 @@
 #define ATTN_SM90_SDPA_BWD_LAYOUT_H
 #include "kernels/params/sdpa_sm90.h"
 
-constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, GROUPS = CFG_GROUPS, STAGES = CFG_STAGES;
+constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = DIM, GROUPS = CFG_GROUPS, STAGES = CFG_STAGES;
 constexpr int ROWS = CFG_ROWS, KEYS = 64 * GROUPS, SCALED = TYPE == KP_F16;
 constexpr int MAIN_THREADS = 128 * GROUPS, PAIR = 0, CTA_KEYS = KEYS;    /* keys of the tile that this CTA holds */
 constexpr int COPIES = MAIN_THREADS, ADDS = MAIN_THREADS + 32;           /* threads; the first of two that add dQ */
 constexpr int MAIN_REGISTERS = 240, LAST_REGISTERS = 24;                 /* 504 a thread of each warpgroup */
 constexpr int N_CELLS = ROWS / 2, N_PACKED = ROWS / 4, N_GRAD = DIM / 2; /* registers of a thread: S and dP, P, dK */
+constexpr int N_GRAD_V = N_GRAD, SPLIT = 0;
 constexpr int N_DQ = 32; /* of dQ: 64 rows of 64 columns, which are half of the rows of a step, or of the columns */
 
 /* Slices of 64 columns: wgmma.h. */

@@ -44,13 +44,13 @@ static __device__ __forceinline__ int has_special_rows(const struct kp_sdpa_bwd 
     return __any_sync(~0u, special);
 }
 
-/* Where the rows of a step are: Q, dO by half of its columns. */
+/* Where the rows of a step are: Q, dO by half of its columns, which lie apart where it arrives so. */
 struct rows {
     uint32_t q, dout[2];
 };
 static __device__ __forceinline__ uint32_t dout_chunk(const struct rows *tile, int r, int c) {
-    return chunk_of(DIM > 64 && c >= DIM / 16 ? tile->dout[1] : tile->dout[0], Q_SLICE, r,
-                    DIM > 64 ? c % (DIM / 16) : c);
+    if (!SPLIT) return chunk_of(tile->dout[0], Q_SLICE, r, c);
+    return chunk_of(c >= DIM_V / 16 ? tile->dout[1] : tile->dout[0], Q_SLICE, r, c % (DIM_V / 16));
 }
 
 /* Zero Q and dO of rows that are empty, of NaN or past the end; zero and note dO of other rows where it is not finite.
@@ -61,8 +61,8 @@ static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32
     if (threadIdx.x < ROWS / 32) shared_store32(notes + 4 * threadIdx.x, 0);
     named_sync(MAIN, MAIN_THREADS);
 #pragma unroll 1
-    for (int x = (int)threadIdx.x; x < ROWS * (DIM / 8); x += MAIN_THREADS) {
-        const int r = x / (DIM / 8), c = x % (DIM / 8);
+    for (int x = (int)threadIdx.x; x < ROWS * (DIM_V / 8); x += MAIN_THREADS) {
+        const int r = x / (DIM_V / 8), c = x % (DIM_V / 8);
         const float lse = __uint_as_float(shared_load32(stats + 4 * r));
         const uint32_t dout = dout_chunk(tile, r, c);
         if (fabsf(lse) < PAST_END) {
@@ -77,10 +77,10 @@ static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32
 #pragma unroll
     for (int x = 0; x < ROWS / 32; x++) any |= shared_load32(notes + 4 * x);
 #pragma unroll 1
-    for (int x = (int)threadIdx.x; x < ROWS * (DIM / 8); x += MAIN_THREADS) {
-        const int r = x / (DIM / 8);
+    for (int x = (int)threadIdx.x; x < ROWS * (DIM_V / 8); x += MAIN_THREADS) {
+        const int r = x / (DIM_V / 8);
         if (any && shared_load32(notes + 4 * (r >> 5)) >> (r & 31) & 1)
-            shared_store128(dout_chunk(tile, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
+            shared_store128(dout_chunk(tile, r, x % (DIM_V / 8)), make_uint4(0, 0, 0, 0));
     }
     async_fence();
     named_sync(MAIN, MAIN_THREADS);
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void clean_q(uint32_t q, uint32_t stats) {
  * query and of the thread's key h. */
 template <class P_OF>
 static __device__ __forceinline__ void add_bad_dout(const struct kp_sdpa_bwd *p, const struct work *w, int head, int i0,
-                                                    uint32_t notes, float dv[N_GRAD], P_OF p_of) {
+                                                    uint32_t notes, float dv[N_GRAD_V], P_OF p_of) {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll 1
     for (int q = 0; q < ROWS; q++) {
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void add_bad_dout(const struct kp_sdpa_bwd *p,
             const float y = unpack16(TYPE, p_of(q, h));
             if (y == 0) continue;
 #pragma unroll
-            for (int n = 0; n < DIM / 8; n++)
+            for (int n = 0; n < DIM_V / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int c = 8 * n + 2 * (lane & 3) + e;

@@ -12,9 +12,9 @@
 static __device__ __forceinline__ void clean_other_keys(uint32_t shared, int rank) {
     const int exist = keys_from(shared, 64 * (rank ^ 1));
 #pragma unroll 2
-    for (int x = (int)threadIdx.x - DQ_FIRST; x < CTA_KEYS * (HALF / 8); x += 128) {
-        const int r = x / (HALF / 8);
-        const uint32_t chunk = chunk_of(shared + OTHER_K, SLICE, r, x % (HALF / 8));
+    for (int x = (int)threadIdx.x - DQ_FIRST; x < CTA_KEYS * 8 * OTHER_SLICES; x += 128) {
+        const int r = x / (8 * OTHER_SLICES);
+        const uint32_t chunk = chunk_of(shared + OTHER_K, SLICE, r, x % (8 * OTHER_SLICES));
         if (r >= exist || chunk_bad(chunk)) shared_store128(chunk, make_uint4(0, 0, 0, 0));
     }
     async_fence();
@@ -53,40 +53,113 @@ static __device__ __forceinline__ void send_cells(uint32_t shared, int t, int ra
 static __device__ __forceinline__ constexpr int column_place(int x) {
     return x * DQ_COLUMNS / 64 * SLICE + x * DQ_COLUMNS % 64 * 2;
 }
+constexpr int DQ_PARTS = HALF / DQ_COLUMNS;
+/* Of whole tiles there are two of the other CTA's dS: a thread of the warpgroup of dK sends, as soon as dS is there.
+ * That the tile of the other CTA has arrived is told to its barrier DS_FREE, when this CTA comes to the step. */
+static __device__ __forceinline__ void send_whole_cells(uint32_t shared, int t, int rank) {
+    const uint32_t x = t & 1;
+    if (t >= 2) mbar_wait_cluster(shared + OTHER_FREE + 8 * x, t - 2 >> 1 & 1);
+    cluster_copy(cluster_address(shared + OTHER_DS + x * SLICE, rank ^ 1), shared + DS_RING + x * SLICE, SLICE,
+                 cluster_address(shared + OTHER_FULL + 8 * x, rank ^ 1));
+}
+/* Start dQ of 32 or 64 columns over the keys of both CTAs. */
+template <int COLUMNS>
+static __device__ __forceinline__ void start_dq(float dq[COLUMNS / 2], const uint64_t ds[2], uint32_t k,
+                                                uint32_t other_k) {
+    const uint64_t b[2] = {uniform_desc(slice_desc(k, 0)), uniform_desc(slice_desc(other_k, 0))};
+    wgmma_hold(dq, COLUMNS / 2);
+    wgmma_fence();
+#pragma unroll
+    for (int x = 0; x < 2; x++)
+#pragma unroll
+        for (int kk = 0; kk < CTA_KEYS / 16; kk++)
+            if (COLUMNS == 32)
+                wgmma_ss_n32<TYPE, 0, 1>(dq, desc_step(ds[x], 32 * kk), desc_step(b[x], 2048 * kk), x + kk > 0);
+            else
+                wgmma_ss_n64<TYPE, 0, 1>(dq, desc_step(ds[x], 32 * kk), desc_step(b[x], 2048 * kk), x + kk > 0);
+    wgmma_commit();
+}
+template <int COLUMNS> static __device__ __forceinline__ void add_dq(float *to, const float dq[COLUMNS / 2]) {
+#pragma unroll
+    for (int n = 0; n < COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
+}
+/* A step of 192 columns. This CTA has the first or the last slice of them and half of the one between; of the other
+ * CTA's keys it keeps these two. The sums of the half are added while the slice's are formed. */
+static __device__ __forceinline__ void take_whole_dq(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int steps,
+                                                     int rank) {
+    static_assert(SPLIT || DIM == 192, "three slices");
+    const uint32_t x = t & 1, parity = t >> 1 & 1;
+    mbar_wait(shared + DS_FULL + 8 * x, parity);
+    float *to = sums_of(p, shared, t % PLACE_SLOTS);
+    if (p->turns) await_turn(p, shared, t % PLACE_SLOTS, t);
+    mbar_wait_cluster(shared + OTHER_FULL + 8 * x, parity);
+    if (threadIdx.x == DQ_FIRST) {
+        if (t + 2 < steps) mbar_expect(shared + OTHER_FULL + 8 * x, SLICE);
+        cluster_arrive(cluster_address(shared + DS_FREE + 8 * x, rank ^ 1));
+    }
+    __syncwarp();
+    const uint64_t ds[2] = {uniform_desc(slice_desc(shared + DS_RING + x * SLICE, 0)),
+                            uniform_desc(slice_desc(shared + OTHER_DS + x * SLICE, 0))};
+    float half[16], slice[32];
+    start_dq<32>(half, ds, shared + K_TILE + SLICE + 64 * rank, shared + OTHER_K + (rank ? 64 : SLICE));
+    start_dq<64>(slice, ds, shared + K_TILE + 2 * SLICE * rank, shared + OTHER_K + SLICE * rank);
+    wgmma_wait(1);
+    wgmma_hold(half, 16);
+    if (p->turns) enter_turn();
+    add_dq<32>(to + 128 * (8 + 4 * rank), half);
+    wgmma_wait(0);
+    wgmma_hold(slice, 32);
+    if (threadIdx.x % 32 == 0) {
+        mbar_arrive(shared + DS_FREE + 8 * x);
+        cluster_arrive(cluster_address(shared + OTHER_FREE + 8 * x, rank ^ 1));
+    }
+    __syncwarp();
+    add_dq<64>(to + 128 * 16 * rank, slice);
+    if (p->turns) leave_turn(shared, t);
+}
+
+/* A step, dO by halves. */
+static __device__ __forceinline__ void take_split_dq(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int steps,
+                                                     int rank) {
+    const uint32_t ds = t & 1;
+    mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
+    if (threadIdx.x == DQ_FIRST) send_cells(shared, t, rank);
+    __syncwarp();
+    float *to = sums_of(p, shared, t % PLACE_SLOTS) + 16 * HALF * rank;
+    if (p->turns) await_turn(p, shared, t % PLACE_SLOTS, t);
+    mbar_wait_cluster(shared + OTHER_FULL, t & 1);
+#pragma unroll
+    for (int x = 0; x < DQ_PARTS; x++, to += 16 * DQ_COLUMNS) {
+        float dq[N_DQ];
+        product_dq(dq, uniform_desc(slice_desc(shared + DS_RING + ds * SLICE, 0)),
+                   uniform_desc(slice_desc(shared + K_TILE + HALF / 64 * rank * SLICE + column_place(x), 0)),
+                   uniform_desc(slice_desc(shared + OTHER_DS, 0)),
+                   uniform_desc(slice_desc(shared + OTHER_K + column_place(x), 0)));
+        if (x + 1 == DQ_PARTS) {
+            if (threadIdx.x == DQ_FIRST && t + 1 < steps) mbar_expect(shared + OTHER_FULL, SLICE);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) {
+                mbar_arrive(shared + DS_FREE + 8 * ds);
+                cluster_arrive(cluster_address(shared + OTHER_FREE, rank ^ 1));
+            }
+        }
+        if (p->turns && x == 0) enter_turn();
+#pragma unroll
+        for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
+    }
+    if (p->turns) leave_turn(shared, t);
+}
+
 static __device__ __forceinline__ void sum_dq(const struct kp_sdpa_bwd *p, uint32_t shared, int rank) {
     const int steps = steps_of(shared);
     if (steps <= 0 || !p->dq_sum) return;
     mbar_wait(shared + KEYS_FULL, 0);
     clean_other_keys(shared, rank);
 #pragma unroll 1
-    for (int t = 0; t < steps; t++) {
-        const uint32_t ds = t & 1;
-        mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
-        if (threadIdx.x == DQ_FIRST) send_cells(shared, t, rank);
-        __syncwarp();
-        float *to = sums_of(p, shared, t & 3) + 16 * HALF * rank;
-        if (p->turns) await_turn(p, shared, t & 3, t);
-        mbar_wait_cluster(shared + OTHER_FULL, t & 1);
-#pragma unroll
-        for (int x = 0; x < HALF / DQ_COLUMNS; x++, to += 16 * DQ_COLUMNS) {
-            float dq[N_DQ];
-            product_dq(dq, uniform_desc(slice_desc(shared + DS_RING + ds * SLICE, 0)),
-                       uniform_desc(slice_desc(shared + K_TILE + HALF / 64 * rank * SLICE + column_place(x), 0)),
-                       uniform_desc(slice_desc(shared + OTHER_DS, 0)),
-                       uniform_desc(slice_desc(shared + OTHER_K + column_place(x), 0)));
-            if (x + 1 == HALF / DQ_COLUMNS) {
-                if (threadIdx.x == DQ_FIRST && t + 1 < steps) mbar_expect(shared + OTHER_FULL, SLICE);
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) {
-                    mbar_arrive(shared + DS_FREE + 8 * ds);
-                    cluster_arrive(cluster_address(shared + OTHER_FREE, rank ^ 1));
-                }
-            }
-            if (p->turns && x == 0) enter_turn();
-#pragma unroll
-            for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
-        }
-        if (p->turns) leave_turn(shared, t);
-    }
+    for (int t = 0; t < steps; t++)
+        if constexpr (SPLIT)
+            take_split_dq(p, shared, t, steps, rank);
+        else
+            take_whole_dq(p, shared, t, steps, rank);
 }
 #endif

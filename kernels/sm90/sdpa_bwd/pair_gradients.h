@@ -3,37 +3,51 @@
 #ifndef ATTN_SM90_SDPA_BWD_PAIR_GRADIENTS_H
 #define ATTN_SM90_SDPA_BWD_PAIR_GRADIENTS_H
 #include "kernels/device/uniform_desc.h"
+#include "kernels/sm90/sdpa_bwd/pair_dq.h"
 #include "kernels/sm90/sdpa_bwd/pair_load.h"
 #include "kernels/sm90/sdpa_bwd/store.h"
 
-/* dV of half of the columns += P^T dO: P lies with keys along the rows. */
-static __device__ __forceinline__ void product_dv(float g[N_GRAD / 2], uint64_t cells, uint64_t dout) {
-    wgmma_hold(g, N_GRAD / 2);
+#define WGMMA_SUMS_192 WGMMA_D64(d, 0), WGMMA_D32(d, 64)
+WGMMA_SS(wgmma_ss_n192, 192, "m64n192k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 WGMMA_R4 WGMMA_R5, WGMMA_SUMS_192, 96,
+         97, 98, 99, 100)
+
+/* dV of DV_COLUMNS += P^T dO: P lies with keys along the rows. */
+constexpr int DV_COLUMNS = SPLIT ? DIM_V / 2 : DIM_V;
+static __device__ __forceinline__ void product_dv(float g[DV_COLUMNS / 2], uint64_t cells, uint64_t dout) {
+    wgmma_hold(g, DV_COLUMNS / 2);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < ROWS / 16; kk++)
-        wgmma_ss_n128<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        if (DV_COLUMNS == 128) wgmma_ss_n128<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
+        if (DV_COLUMNS == 192) wgmma_ss_n192<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
+    }
     wgmma_commit();
     wgmma_wait(0);
-    wgmma_hold(g, N_GRAD / 2);
+    wgmma_hold(g, DV_COLUMNS / 2);
 }
 
 /* P of a query and of the thread's key h, from shared memory. */
-static __device__ __forceinline__ uint32_t stored_p(uint32_t shared, int q, int h) {
+static __device__ __forceinline__ uint32_t stored_p(uint32_t tile, int q, int h) {
     const int key = 16 * warp_of() + (lane_of() >> 2) + 8 * h;
-    return shared_load16(shared + P_TILE + key * 128 + ((q / 8 ^ (key & 7)) << 4) + q % 8 * 2);
+    return shared_load16(tile + key * 128 + ((q / 8 ^ (key & 7)) << 4) + q % 8 * 2);
 }
 
-static __device__ __forceinline__ void sum_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank) {
-    const struct kp_sdpa_bwd *p = &maps->all.bwd;
-    const int steps = steps_of(shared);
-    float dv[N_GRAD];
-#pragma unroll
-    for (int x = 0; x < N_GRAD; x++) dv[x] = 0;
-    if (threadIdx.x == DV_FIRST && steps > 0) {
+/* Of the step's dO, rows that are not finite: noted by the cells, added by hand. */
+static __device__ __forceinline__ void take_bad_dout(const struct kp_sdpa_bwd *p, uint32_t shared, int t, uint32_t tile,
+                                                     float dv[N_GRAD_V]) {
+    if (rare((int)shared_load32(shared + SPECIAL + 4 * (t & 1)))) {
         const struct work w = recall_work(shared);
-        const struct step first = first_step(p, &w);
-        shared_store32x2(shared + NEXT_DOUT, first.head, first.i0);
+        const struct place place = recall_place(shared, t % PLACE_SLOTS);
+        add_bad_dout(p, &w, place.head, place.i0, shared + BAD_DOUT + 16 * (t & 3), dv,
+                     [&](int q, int h) { return stored_p(tile, q, h); });
+    }
+}
+
+/* Steps of dV, dO by halves of its columns. */
+static __device__ __forceinline__ void sum_split_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank,
+                                                    int steps, float dv[N_GRAD_V]) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    if (threadIdx.x == DV_FIRST) {
 #pragma unroll 1
         for (int h = 0; h < min(3, 2 * steps); h++) load_dout(maps, shared, h, rank);
     }
@@ -48,13 +62,8 @@ static __device__ __forceinline__ void sum_dv(const struct kp_sdpa_bwd_maps *map
         if (threadIdx.x == DV_FIRST && t + 1 < steps) load_dout(maps, shared, 2 * t + 3, rank);
         __syncwarp();
         wait_dout(shared, 2 * t + 1);
-        product_dv(dv + N_GRAD / 2, cells, uniform_desc(slice_desc(half_of(shared, 2 * t + 1), SLICE)));
-        if (rare((int)shared_load32(shared + SPECIAL + 4 * (t & 1)))) {
-            const struct work w = recall_work(shared);
-            const struct place place = recall_place(shared, t & 3);
-            add_bad_dout(p, &w, place.head, place.i0, shared + BAD_DOUT + 16 * (t & 1), dv,
-                         [&](int q, int h) { return stored_p(shared, q, h); });
-        }
+        product_dv(dv + N_GRAD_V / 2, cells, uniform_desc(slice_desc(half_of(shared, 2 * t + 1), SLICE)));
+        take_bad_dout(p, shared, t, shared + P_TILE, dv);
         arrive_warp(shared + P_FREE);
         named_sync(DV, 128);
         if (threadIdx.x == DV_FIRST && t + 2 < steps) {
@@ -63,8 +72,51 @@ static __device__ __forceinline__ void sum_dv(const struct kp_sdpa_bwd_maps *map
         }
         __syncwarp();
     }
+}
+/* Steps of dV, dO whole; P has two places. */
+static __device__ __forceinline__ void sum_whole_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank,
+                                                    int steps, float dv[N_GRAD_V]) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    if (threadIdx.x == DV_FIRST) {
+#pragma unroll 1
+        for (int t = 0; t < min(DOUT_STAGES, steps); t++) load_whole_dout(maps, shared, t, rank);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int t = 0; t < steps; t++) {
+        const uint32_t place = (uint32_t)t % P_TILES, cells = shared + P_TILE + place * SLICE;
+        mbar_wait(shared + P_FULL + 8 * place, (uint32_t)t / P_TILES & 1);
+        wait_whole_dout(shared, t);
+        product_dv(dv, uniform_desc(slice_desc(cells, 0)), uniform_desc(slice_desc(dout_of(shared, t), SLICE)));
+        take_bad_dout(p, shared, t, cells, dv);
+        arrive_warp(shared + P_FREE + 8 * place);
+        named_sync(DV, 128); /* all warps have read dO */
+        if (threadIdx.x == DV_FIRST && t + 2 < steps) {
+            /* products with V are done: of three tiles that of the step before, for P of this one came after it */
+            if (DOUT_STAGES == 2) mbar_wait(shared + DS_FULL + 8 * (t & 1), t >> 1 & 1);
+            if (DOUT_STAGES == 2 || t > 0) load_whole_dout(maps, shared, t + 2, rank);
+        }
+        __syncwarp();
+    }
+}
+
+static __device__ __forceinline__ void sum_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    const int steps = steps_of(shared);
+    float dv[N_GRAD_V];
+#pragma unroll
+    for (int x = 0; x < N_GRAD_V; x++) dv[x] = 0;
+    if (threadIdx.x == DV_FIRST && steps > 0) {
+        const struct work w = recall_work(shared);
+        const struct step first = first_step(p, &w);
+        shared_store32x2(shared + NEXT_DOUT, first.head, first.i0);
+    }
+    if constexpr (SPLIT)
+        sum_split_dv(maps, shared, rank, steps, dv);
+    else
+        sum_whole_dv(maps, shared, rank, steps, dv);
     if (steps > 0) mbar_wait(shared + DS_FULL + 8 * (steps - 1 & 1), steps - 1 >> 1 & 1); /* V has been read */
-    if (p->dv.data) store_keys(&p->dv, p->in.dim_v, shared, shared + V_TILE, 0, 64 * rank, 1, dv);
+    if (p->dv.data) store_keys<DIM_V>(&p->dv, p->in.dim_v, shared, shared + V_TILE, 0, 64 * rank, 1, dv);
 }
 
 /* dK += dS^T Q: dS lies with queries along the rows. */
@@ -72,11 +124,15 @@ static __device__ __forceinline__ void product_dk(float g[N_GRAD], uint64_t cell
     wgmma_hold(g, N_GRAD);
     wgmma_fence();
 #pragma unroll
-    for (int h = 0; h < 2; h++) /* ptxas refuses m64n256 in a kernel of 512 threads */
+    for (int h = 0; h < DIM / 128; h++) /* ptxas refuses m64n256 in a kernel of 512 threads */
 #pragma unroll
-        for (int kk = 0; kk < ROWS / 16; kk++)
-            wgmma_ss_n128<TYPE, 1, 1>(g + h * (N_GRAD / 2), desc_step(cells, 2048 * kk),
-                                      desc_step(q, h * HALF_BYTES + 2048 * kk), 1);
+        for (int kk = 0; kk < ROWS / 16; kk++) {
+            if (DIM == 192)
+                wgmma_ss_n192<TYPE, 1, 1>(g, desc_step(cells, 2048 * kk), desc_step(q, 2048 * kk), 1);
+            else
+                wgmma_ss_n128<TYPE, 1, 1>(g + h * 64, desc_step(cells, 2048 * kk),
+                                          desc_step(q, 2 * h * SLICE + 2048 * kk), 1);
+        }
     wgmma_commit();
     wgmma_wait(0);
     wgmma_hold(g, N_GRAD);
@@ -94,19 +150,24 @@ static __device__ __forceinline__ void sum_dk(const struct kp_sdpa_bwd_maps *map
         load_keys(maps, shared, rank);
         shared_store32x2(shared + NEXT, first.head, first.i0);
 #pragma unroll 1
-        for (int t = 0; t < min(2, steps); t++) load_q(maps, shared, t, rank);
+        for (int t = 0; t < min(Q_STAGES, steps); t++) load_q(maps, shared, t, rank);
     }
     __syncwarp();
 #pragma unroll 1
     for (int t = 0; t < steps; t++) {
         const uint32_t stage = t & 1, parity = t >> 1 & 1;
         mbar_wait(shared + DS_FULL + 8 * stage, parity);
-        mbar_wait(shared + Q_FULL + 8 * stage, parity);
+        if (!SPLIT && p->dq_sum) {
+            if (threadIdx.x == SENDS) send_whole_cells(shared, t, rank);
+            __syncwarp();
+        }
+        const uint32_t place = (uint32_t)t % Q_STAGES;
+        mbar_wait(shared + Q_FULL + 8 * place, (uint32_t)t / Q_STAGES & 1);
         product_dk(dk, uniform_desc(slice_desc(shared + DS_RING + stage * SLICE, 0)),
-                   uniform_desc(slice_desc(shared + Q_RING + stage * Q_BYTES, SLICE)));
+                   uniform_desc(slice_desc(shared + Q_RING + place * Q_BYTES, SLICE)));
         arrive_warp(shared + DS_FREE + 8 * stage);
         named_sync(DK, 128); /* all warps have read Q; dS came after its product with K */
-        if (threadIdx.x == DK_FIRST && t + 2 < steps) load_q(maps, shared, t + 2, rank);
+        if (threadIdx.x == DK_FIRST && t + Q_STAGES < steps) load_q(maps, shared, t + Q_STAGES, rank);
         __syncwarp();
     }
     if (SCALED) named_sync(FACTOR, MAIN_THREADS + 128);
@@ -114,6 +175,6 @@ static __device__ __forceinline__ void sum_dk(const struct kp_sdpa_bwd_maps *map
 #pragma unroll
     for (int x = 0; x < N_GRAD; x++) dk[x] *= undo * p->in.scale; /* in place: store_keys would hold copies */
     wgmma_hold(dk, N_GRAD);
-    if (p->dk.data) store_keys(&p->dk, p->in.dim_qk, shared, shared + Q_RING, 0, 64 * rank, 1, dk);
+    if (p->dk.data) store_keys<DIM>(&p->dk, p->in.dim_qk, shared, shared + Q_RING, 0, 64 * rank, 1, dk);
 }
 #endif

@@ -190,10 +190,11 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
         arrive_warp(shared + DS_FREE + 8 * (last & 1));
         hand_dq(shared, last, wg, dq);
     }
-    if (p->dv.data) store_keys(&p->dv, p->in.dim_v, shared, shared + V_TILE, 64 * wg, 64 * wg, 1, dv);
+    if (p->dv.data) store_keys<DIM>(&p->dv, p->in.dim_v, shared, shared + V_TILE, 64 * wg, 64 * wg, 1, dv);
     if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), (last + 1) >> 1 & 1); /* both have read K */
     const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
-    if (p->dk.data) store_keys(&p->dk, p->in.dim_qk, shared, shared + K_TILE, 64 * wg, 64 * wg, undo * p->in.scale, dk);
+    if (p->dk.data)
+        store_keys<DIM>(&p->dk, p->in.dim_qk, shared, shared + K_TILE, 64 * wg, 64 * wg, undo * p->in.scale, dk);
 }
 
 extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)

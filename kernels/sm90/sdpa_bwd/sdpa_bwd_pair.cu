@@ -10,7 +10,7 @@
  *   warpgroup of dV:    P^T, dO slices --wgmma--> dV (64 keys x 256, f32 registers), a half of the columns at a time
  *   warpgroup of dK:    dS^T, Q slices --wgmma--> dK (64 keys x 256, f32 registers)
  *   warpgroup of dQ:    dS --copy--> the other CTA
- *                       dS of both, K slices of both --wgmma--> dQ, 64 queries x this CTA's 128 columns
+ *                       dS of both, K slices of both --wgmma--> dQ, 64 queries x half of the columns
  *                       --red.v4--> sums of all pairs of the head, f32, in the order of the fragments
  *
  * The exchange cuts the reductions in half: at D 256 with 64 keys they would be 64 KiB for 2560 clocks of products, and
@@ -21,22 +21,26 @@
  * to its place, when both CTAs have left it: each copies half of Q and of dO into both (multicast).
  * Shared memory: pair_layout.h. dO has room for half of its columns three times: half h of step t, number 2 t + h,
  * stands at place (2 t + h) % 3.
+ *
+ * Dims to 192 (SPLIT = 0) have room for two of dO, P and the other CTA's dS, and registers (144, 144, 144, 80). S of
+ * the next step is formed under dS of this one; P is handed on under dP; a thread of dK sends dS, while dQ of the step
+ * before is being added; all of dQ is under way when its first part is added. Each CTA copies half of the rows of Q and
+ * dO, and keeps those slices of the other one's K that hold its columns of dQ: of 192 columns two slices of three.
  *   mbarrier (arrivals)                                                      phase
  *   KEYS_FULL (1 + bytes)                                                    0
  *   Q_FULL[2] (1 + bytes)                                                    step / 2
- *   DOUT_FULL[3] (1 + bytes)                                                 half / 3
- *   P_FULL, P_FREE (4: warps of cells; of dV)                                step
+ *   DOUT_FULL[3] (1 + bytes)                                                 half / 3; to 192: step / 2
+ *   P_FULL, P_FREE (4: warps of cells; of dV)                                step; to 192, two of each: step / 2
  *   DS_FULL[2] (4: warps of cells)                                           step / 2
- *   DS_FREE[2] (9: warps of dK, of dQ, and the sender when dS has arrived)   step / 2
- *   OTHER_FULL (1 + bytes from the other CTA)                                step
- *   OTHER_FREE (4: warps of dQ of the other CTA)                             step
+ *   DS_FREE[2] (9: warps of dK, of dQ, and who knows that dS has arrived)    step / 2
+ *   OTHER_FULL (1 + bytes from the other CTA)                                step; to 192, two: step / 2
+ *   OTHER_FREE (4: warps of dQ of the other CTA)                             the same
  *   Q_FREE[2], DOUT_FREE[2] (2: a thread of each CTA)                        step / 2 - 1, half / 2 - 1
  *   named: MAIN (cells: rows and keys that are not finite), DQ, DV, DK (one warpgroup each), FACTOR (cells, dK)
  *
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN: not_finite.h.
  *
  * Figures: docs/kernels/sdpa_bwd_sm90.md. */
-#include "kernels/sm90/sdpa_bwd/pair_dq.h"
 #include "kernels/sm90/sdpa_bwd/pair_gradients.h"
 /* It reads the constants of work.h. */
 #include "kernels/device/sdpa_bwd_factor.h"
@@ -86,13 +90,13 @@ static __device__ __forceinline__ void store_ds(uint32_t tile, const float s[N_C
 
 /* Q of step t is there, and clean. */
 static __device__ __forceinline__ void wait_q(const struct kp_sdpa_bwd *p, uint32_t shared, int t) {
-    const uint32_t stage = t & 1, stats = shared + STATS + stage * 8 * ROWS;
-    mbar_wait(shared + Q_FULL + 8 * stage, t >> 1 & 1);
+    const uint32_t stage = (uint32_t)t % Q_STAGES, stats = shared + STATS + stage * 8 * ROWS;
+    mbar_wait(shared + Q_FULL + 8 * stage, (uint32_t)t / Q_STAGES & 1);
     if (rare(has_special_stat(p, stats, STAT_LSE))) clean_q(shared + Q_RING + stage * Q_BYTES, stats);
 }
 
 /* A step. P is handed on before the second half of dP, so that dV starts. */
-static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t) {
+static __device__ __forceinline__ void take_split_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t) {
     const uint32_t stage = t & 1, parity = t >> 1 & 1, stats = shared + STATS + stage * 8 * ROWS;
     const struct rows r = {shared + Q_RING + stage * Q_BYTES, {half_of(shared, 2 * t), half_of(shared, 2 * t + 1)}};
     float s[N_CELLS], d[N_CELLS];
@@ -104,32 +108,90 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
     wait_dout(shared, 2 * t);
     if (rare(has_special_rows(p, stats))) {
         wait_dout(shared, 2 * t + 1);
-        special = clean_rows(&r, stats, shared + BAD_DOUT + 16 * stage);
+        special = clean_rows(&r, stats, shared + BAD_DOUT + 16 * (t & 3));
     }
     mbar_wait(shared + P_FREE, t & 1 ^ 1);
     start_dp(d, stats);
-    start_cells<HALF>(d, rows_desc(shared + V_TILE), rows_desc(r.dout[0]), 1);
-    const int hides = (int)(shared_load32(shared + PLACES + 16 * (t & 3) + 12) | shared_load32(shared + ANY_BAD));
+    start_cells<DIM_V / 2>(d, rows_desc(shared + V_TILE), rows_desc(r.dout[0]), 1);
+    const int hides =
+        (int)(shared_load32(shared + PLACES + 16 * (t % PLACE_SLOTS) + 12) | shared_load32(shared + ANY_BAD));
     probabilities(s, stats, p->in.scale * LOG2E); /* under dP */
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
-    if (rare(hides | special)) hide_cells<1>(p, shared, recall_place(shared, t & 3), stats, (int)cluster_rank(), s, d);
+    if (rare(hides | special))
+        hide_cells<1>(p, shared, recall_place(shared, t % PLACE_SLOTS), stats, (int)cluster_rank(), s, d);
     if (threadIdx.x == 0) shared_store32(shared + SPECIAL + 4 * stage, special == DOUT_BAD);
     store_p(shared + P_TILE, s);
     async_fence();
     arrive_warp(shared + P_FULL);
     wait_dout(shared, 2 * t + 1);
-    start_cells<HALF>(d, rows_desc(shared + V_TILE + HALF_BYTES), rows_desc(r.dout[1]), 1);
+    start_cells<DIM_V / 2>(d, rows_desc(shared + V_TILE + DOUT_HALF), rows_desc(r.dout[1]), 1);
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
     mbar_wait(shared + DS_FREE + 8 * stage, parity ^ 1);
     if (rare(hides | special)) {
-        hide_cells<2>(p, shared, recall_place(shared, t & 3), stats, (int)cluster_rank(), s, d);
+        hide_cells<2>(p, shared, recall_place(shared, t % PLACE_SLOTS), stats, (int)cluster_rank(), s, d);
         if (special) silence_cells(stats, d);
     }
     store_ds(shared + DS_RING + stage * SLICE, s, d, SCALED ? __uint_as_float(shared_load32(shared + FACTORS + 4)) : 1);
     async_fence();
     arrive_warp(shared + DS_FULL + 8 * stage);
+}
+
+/* S of step t of whole tiles: its product is under way. */
+static __device__ __forceinline__ void start_scores(const struct kp_sdpa_bwd *p, uint32_t shared, int t,
+                                                    float s[N_CELLS]) {
+    wait_q(p, shared, t);
+    start_cells<DIM>(s, rows_desc(shared + K_TILE), rows_desc(shared + Q_RING + (uint32_t)t % Q_STAGES * Q_BYTES), 0);
+}
+/* A step of whole tiles. P is handed on under dP; S of the next step, if there is one, is formed under dS. */
+template <int HAS_NEXT>
+static __device__ __forceinline__ void take_whole_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t,
+                                                       float s[N_CELLS]) {
+    const uint32_t stage = t & 1, parity = t >> 1 & 1, place = (uint32_t)t % P_TILES,
+                   stats = shared + STATS + (uint32_t)t % Q_STAGES * 8 * ROWS;
+    const struct rows r = {0, {dout_of(shared, t), 0}};
+    float next[N_CELLS], d[N_CELLS];
+    int special = 0;
+    wait_whole_dout(shared, t);
+    if (rare(has_special_rows(p, stats))) special = clean_rows(&r, stats, shared + BAD_DOUT + 16 * (t & 3));
+    start_dp(d, stats);
+    start_cells<DIM_V>(d, rows_desc(shared + V_TILE), rows_desc(r.dout[0]), 1);
+    const int hides =
+        (int)(shared_load32(shared + PLACES + 16 * (t % PLACE_SLOTS) + 12) | shared_load32(shared + ANY_BAD));
+    probabilities(s, stats, p->in.scale * LOG2E); /* under dP */
+    if (rare(hides | special))
+        hide_cells<1>(p, shared, recall_place(shared, t % PLACE_SLOTS), stats, (int)cluster_rank(), s, s);
+    mbar_wait(shared + P_FREE + 8 * place, (uint32_t)t / P_TILES & 1 ^ 1);
+    if (threadIdx.x == 0) shared_store32(shared + SPECIAL + 4 * stage, special == DOUT_BAD);
+    store_p(shared + P_TILE + place * SLICE, s);
+    async_fence();
+    arrive_warp(shared + P_FULL + 8 * place);
+    if (HAS_NEXT) start_scores(p, shared, t + 1, next);
+    wgmma_wait(HAS_NEXT);
+    wgmma_hold(d, N_CELLS);
+    mbar_wait_cluster(shared + DS_FREE + 8 * stage, parity ^ 1);
+    if (rare(hides | special)) {
+        hide_cells<2>(p, shared, recall_place(shared, t % PLACE_SLOTS), stats, (int)cluster_rank(), s, d);
+        if (special) silence_cells(stats, d);
+    }
+    store_ds(shared + DS_RING + stage * SLICE, s, d, SCALED ? __uint_as_float(shared_load32(shared + FACTORS + 4)) : 1);
+    async_fence();
+    arrive_warp(shared + DS_FULL + 8 * stage);
+    if (!HAS_NEXT) return;
+    wgmma_wait(0);
+    wgmma_hold(next, N_CELLS);
+#pragma unroll
+    for (int x = 0; x < N_CELLS; x++) s[x] = next[x];
+}
+static __device__ __forceinline__ void make_whole_cells(const struct kp_sdpa_bwd *p, uint32_t shared, int steps) {
+    float s[N_CELLS];
+    start_scores(p, shared, 0, s);
+    wgmma_wait(0);
+    wgmma_hold(s, N_CELLS);
+#pragma unroll 1
+    for (int t = 0; t + 1 < steps; t++) take_whole_step<1>(p, shared, t, s);
+    take_whole_step<0>(p, shared, steps - 1, s);
 }
 
 static __device__ __forceinline__ void make_cells(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank) {
@@ -143,8 +205,11 @@ static __device__ __forceinline__ void make_cells(const struct kp_sdpa_bwd_maps 
     if (steps_of(shared) <= 0) return;
     mbar_wait(shared + KEYS_FULL, 0);
     take_bad_keys(shared, keys_from(shared, 64 * rank));
+    if constexpr (SPLIT) {
 #pragma unroll 1
-    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t);
+        for (int t = 0; t < steps_of(shared); t++) take_split_step(p, shared, t);
+    } else
+        make_whole_cells(p, shared, steps_of(shared));
 }
 
 /* ------------------------------------------------------------------ the pair ----------------------- */
@@ -152,15 +217,16 @@ static __device__ __forceinline__ void make_cells(const struct kp_sdpa_bwd_maps 
 /* One thread. exchanges: dS goes to the other CTA. */
 static __device__ __forceinline__ void init_barriers(uint32_t shared, int exchanges) {
     mbar_init(shared + KEYS_FULL, 1);
-    for (int x = 0; x < 2; x++) mbar_init(shared + Q_FULL + 8 * x, 1);
-    for (int x = 0; x < 3; x++) mbar_init(shared + DOUT_FULL + 8 * x, 1);
-    mbar_init(shared + P_FULL, 4), mbar_init(shared + P_FREE, 4);
+    for (int x = 0; x < Q_STAGES; x++) mbar_init(shared + Q_FULL + 8 * x, 1), mbar_init(shared + Q_FREE + 8 * x, 2);
+    for (int x = 0; x < 3; x++) mbar_init(shared + DOUT_FULL + 8 * x, 1), mbar_init(shared + DOUT_FREE + 8 * x, 2);
+    for (int x = 0; x < P_TILES; x++) mbar_init(shared + P_FULL + 8 * x, 4), mbar_init(shared + P_FREE + 8 * x, 4);
     for (int x = 0; x < 2; x++)
         mbar_init(shared + DS_FULL + 8 * x, 4), mbar_init(shared + DS_FREE + 8 * x, exchanges ? 9 : 4);
-    mbar_init(shared + OTHER_FULL, 1), mbar_init(shared + OTHER_FREE, 4);
-    for (int x = 0; x < 2; x++) mbar_init(shared + Q_FREE + 8 * x, 2), mbar_init(shared + DOUT_FREE + 8 * x, 2);
+    for (int x = 0; x < OTHER_TILES; x++)
+        mbar_init(shared + OTHER_FULL + 8 * x, 1), mbar_init(shared + OTHER_FREE + 8 * x, 4);
     mbar_init_fence();
-    if (exchanges) mbar_expect(shared + OTHER_FULL, SLICE);
+    for (int x = 0; x < OTHER_TILES; x++)
+        if (exchanges) mbar_expect(shared + OTHER_FULL + 8 * x, SLICE);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_constant__ struct kp_sdpa_bwd_maps kp) {
@@ -187,7 +253,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_consta
     cluster_sync();
     if (steps_of(shared) >= 0) {
         if (threadIdx.x < DV_FIRST) {
-            registers_fewer<CELLS_REGISTERS>();
+            if constexpr (SPLIT)
+                registers_fewer<CELLS_REGISTERS>();
+            else
+                registers_more<CELLS_REGISTERS>();
             make_cells(&kp, shared, rank);
         } else if (threadIdx.x < DK_FIRST) {
             registers_more<GRADIENT_REGISTERS>();

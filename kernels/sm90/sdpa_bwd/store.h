@@ -6,12 +6,13 @@
 
 /* Sums of 64 keys of the tile, from `key0` on, times the factor, rounded, through rows row0 .. row0 + 63 of the slices
  * at `tile` to the tensor. A warpgroup; each warp waits for itself alone. */
+template <int COLUMNS>
 static __device__ __forceinline__ void store_keys(const struct kp_view *v, int width, uint32_t shared, uint32_t tile,
-                                                  int row0, int key0, float factor, const float g[N_GRAD]) {
-    constexpr int CHUNKS = DIM / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
+                                                  int row0, int key0, float factor, const float g[COLUMNS / 2]) {
+    constexpr int CHUNKS = COLUMNS / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
     const int line0 = row0 + 16 * warp_of(), line = line0 + (lane_of() & 15);
 #pragma unroll
-    for (int j = 0; j < DIM / 16; j++) {
+    for (int j = 0; j < COLUMNS / 16; j++) {
         uint32_t x[4];
 #pragma unroll
         for (int y = 0; y < 4; y++) x[y] = pack16(TYPE, g[8 * j + 2 * y] * factor, g[8 * j + 2 * y + 1] * factor);
@@ -19,7 +20,8 @@ static __device__ __forceinline__ void store_keys(const struct kp_view *v, int w
         store_matrix4(tile + chunk / 8 * K_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
     }
     __syncwarp();
-    const struct work w = recall_work(shared); /* now, when most sums have been rounded */
+    const struct work w = recall_work(shared);      /* now, when most sums have been rounded */
+    if (32 % ACROSS && lane_of() >= ACROSS) return; /* of 192 columns 24 lanes hold a row */
     const int r0 = lane_of() / ACROSS, chunk = lane_of() % ACROSS, left = width - 8 * chunk;
     const int key = key0 + 16 * warp_of(), exist = w.seq.keys - w.j0 - key;
     uint16_t *to =

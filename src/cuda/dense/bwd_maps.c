@@ -16,6 +16,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
     if (k->features == ATTN_CUDA_SM100A) {
         const struct kp_sdpa_bwd_sm100_config *c = k->impl;
         m.symbol = c->symbol, m.dim = c->dim, m.dim_v = c->dim_v;
+        m.by_columns = c->dim != c->dim_v;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM100_KEYS * m.ctas, m.rows = KP_SDPA_BWD_SM100_ROWS;
         m.box_rows = m.rows / m.ctas;
@@ -23,11 +24,11 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
         m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->dim_v, c->stages, c->pair);
     } else {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
-        m.symbol = c->symbol, m.dim = m.dim_v = c->dim;
+        m.symbol = c->symbol, m.dim = c->dim, m.dim_v = c->dim_v;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = c->rows;
-        m.row_warps = m.rows / 16; /* a product of 64 rows after the other */
-        m.box_rows = m.rows;
+        m.row_warps = m.rows / 16;                                   /* a product of 64 rows after the other */
+        m.box_rows = c->pair && c->dim <= 192 ? m.rows / 2 : m.rows; /* each CTA of a pair copies half of the rows */
         m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS : KP_SDPA_BWD_SM90_THREADS(*c);
         m.early = !c->pair; /* clusters are slower so */
         m.shared_bytes = c->pair ? KP_SDPA_BWD_SM90_PAIR_SHARED(*c) : KP_SDPA_BWD_SM90_SHARED(*c);
@@ -123,9 +124,6 @@ static void write_prepared(const struct attn_kernel *k, const struct attn_core_d
     attn_cuda_bwd_write_prepared(dev, &m, p, out);
 }
 
-/* Whether a main kernel reads q and k by columns, too. */
-static int reads_columns(const struct attn_cuda_bwd_main *m) { return m->dim != m->dim_v; }
-
 static attn_status write_maps(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
                               const attn_problem *p, const struct kp_sdpa_bwd_scaled *kp, void *room) {
     struct kp_sdpa_bwd_column_maps *all = room;
@@ -140,7 +138,7 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
     TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &out->k));
     TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, keys, &out->v));
     TRY(attn_cuda_sdpa_map(dev, "dout", &kp->bwd.dout, p->dim_v, rows_q, p->heads_q, batch, rows, &out->dout));
-    if (!reads_columns(m)) return ATTN_OK;
+    if (!m->by_columns) return ATTN_OK;
     TRY(attn_cuda_sdpa_narrow_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &all->q_columns));
     return attn_cuda_sdpa_narrow_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &all->k_columns);
 }
@@ -150,7 +148,7 @@ static attn_status launch_prepared(const struct attn_kernel *k, const struct att
     const struct attn_cuda_bwd_main m = main_of(k);
     struct kp_sdpa_bwd_column_maps room;
     const struct attn_cuda_bwd_extra extra = {
-        .write = write_maps, .room = &room, .bytes = reads_columns(&m) ? sizeof room : sizeof room.rows};
+        .write = write_maps, .room = &room, .bytes = m.by_columns ? sizeof room : sizeof room.rows};
     return attn_cuda_bwd_launch(dev, &m, p, from, args, &extra);
 }
 
