@@ -374,6 +374,9 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd hq=2 hk=1 sq=300 sk=400 d=192 bf16 causal bottom_right align=16" ATTNSIM_SMS=5)
     attn_sim_check(check_pair_bwd_192_packed sdpa_bwd_wgmma_sm90_f16_d192_v128 6
                    "sdpa_bwd b=4 hq=2 hk=1 sq=150 sk=200 d=184 dv=120 f16 packed total_q=300 total_k=400 causal sink lse_with_sink grad_sink align=16" ATTNSIM_SMS=4)
+    # Softcap: scores far beyond the cap, and below it.
+    attn_sim_check(check_wgmma_bwd_cap sdpa_bwd_wgmma_sm90_bf16_d128_mod 3
+                   "sdpa_bwd hq=2 hk=1 sq=150 sk=200 d=128 bf16 causal softcap=0.5 align=16" ATTNSIM_SMS=2)
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)

@@ -13,7 +13,7 @@ struct kp_sdpa_fwd_sm90_config {
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, groups, rows, stages, pair;
+    int32_t dtype, dim, dim_v, groups, rows, stages, pair, score_mod;
 };
 #define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
 #define KP_SDPA_BWD_SM90_THREADS(c) (128 * (c).groups + 128)

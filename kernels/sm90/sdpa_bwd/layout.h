@@ -11,7 +11,7 @@ constexpr int MAIN_THREADS = 128 * GROUPS, PAIR = 0, CTA_KEYS = KEYS;    /* keys
 constexpr int COPIES = MAIN_THREADS, ADDS = MAIN_THREADS + 32;           /* threads; the first of two that add dQ */
 constexpr int MAIN_REGISTERS = 240, LAST_REGISTERS = 24;                 /* 504 a thread of each warpgroup */
 constexpr int N_CELLS = ROWS / 2, N_PACKED = ROWS / 4, N_GRAD = DIM / 2; /* registers of a thread: S and dP, P, dK */
-constexpr int N_GRAD_V = N_GRAD, SPLIT = 0;
+constexpr int N_GRAD_V = N_GRAD, SPLIT = 0, SCORE_MOD = CFG_SCORE_MOD;
 constexpr int N_DQ = 32; /* of dQ: 64 rows of 64 columns, which are half of the rows of a step, or of the columns */
 
 /* Slices of 64 columns: wgmma.h. */

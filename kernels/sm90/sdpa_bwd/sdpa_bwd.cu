@@ -39,6 +39,7 @@
  * Figures: docs/kernels/sdpa_bwd_sm90.md. */
 #include "kernels/device/grid.h"
 #include "kernels/sm90/sdpa_bwd/dq.h"
+#include "kernels/sm90/sdpa_bwd/softcap.h"
 #include "kernels/sm90/sdpa_bwd/store.h"
 /* It reads the constants of work.h. */
 #include "kernels/device/sdpa_bwd_factor.h"
@@ -104,9 +105,13 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
     const int hides = (int)(shared_load32(shared + PLACES + 16 * stage + 12) | shared_load32(shared + ANY_BAD));
     wgmma_wait(1);
     wgmma_hold(s, N_CELLS);
-    probabilities(s, stats, p->in.scale * LOG2E); /* under dP */
+    if (SCORE_MOD)
+        cap_products(p, s); /* under dP */
+    else
+        probabilities(s, stats, p->in.scale * LOG2E); /* the same */
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
+    if (SCORE_MOD) capped_probabilities(p, s, d, stats);
     if (rare(hides | special)) {
         hide_cells<3>(p, shared, recall_place(shared, stage), stats, wg, s, d);
         if (special) silence_cells(stats, d);

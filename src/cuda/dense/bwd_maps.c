@@ -25,6 +25,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
     } else {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
         m.symbol = c->symbol, m.dim = c->dim, m.dim_v = c->dim_v;
+        m.score_mod = c->score_mod;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = c->rows;
         m.row_warps = m.rows / 16;                                   /* a product of 64 rows after the other */
@@ -48,17 +49,25 @@ static struct speed speed_of(const struct attn_kernel *k, int32_t dim) {
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
-static int refuse_features(const attn_problem *p, struct attn_text *why) {
+/* The cap's polynomial has coefficients of about (scale / softcap)^6. */
+static int refuse_softcap(const attn_problem *p, struct attn_text *why) {
+    const double a = p->softcap > 0 ? fabs(p->scale) / p->softcap : 1;
+    const int refused = !(a >= 1e-6 && a <= 1e6);
+    if (refused) attn_text_add(why, "caps where scale / softcap is 1e-6 to 1e6, which is %g: the sm80 rows do", a);
+    return refused;
+}
+
+static int refuse_features(const struct attn_cuda_bwd_main *m, const attn_problem *p, struct attn_text *why) {
     const char *missing =
-        p->softcap > 0  ? "softcap"
-        : p->alibi      ? "ALiBi"
-        : p->mask_dtype ? "a mask"
+        p->softcap > 0 && !m->score_mod ? "softcap"
+        : p->alibi                      ? "ALiBi"
+        : p->mask_dtype                 ? "a mask"
         : attn_core_has(p, ATTN_SINK) && attn_core_has(p, ATTN_DLSE) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
             ? "dlse with a sink that lse excludes"
         : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
                                         : NULL;
     if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
-    return missing != NULL;
+    return missing != NULL || refuse_softcap(p, why);
 }
 
 static int refuse_size(const attn_problem *p, struct attn_text *why) {
@@ -70,7 +79,7 @@ static int refuse_size(const attn_problem *p, struct attn_text *why) {
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct attn_cuda_bwd_main m = main_of(k);
-    return !refuse_features(p, why) && !refuse_size(p, why) && !attn_cuda_bwd_refuse(dev, &m, p, why) &&
+    return !refuse_features(&m, p, why) && !refuse_size(p, why) && !attn_cuda_bwd_refuse(dev, &m, p, why) &&
            !attn_cuda_refuse_tensor_maps(dev, why);
 }
 
@@ -103,7 +112,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double compute = padded * idle / (speed.flops * l->n_sms);
     const double memory =
         (amount->bytes + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * m.dim) / (speed.bytes * l->n_sms);
-    return 1e-5 + (compute + memory) * (1 + 1e-4 * m.dim) * (m.ordered ? 1.1 : 1);
+    return 1e-5 + (compute + memory) * (1 + 1e-4 * m.dim) * (m.ordered ? 1.1 : 1) * (m.score_mod ? 1.2 : 1);
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -176,7 +185,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define ROW(stem, tail, architecture, words, feature, config, is_ordered, order, dtype_of_line)                        \
     {.name = "attn_sdpa_bwd_" stem tail,                                                                               \
      .arch = architecture,                                                                                             \
-     .summary = words "D and DV to the numbers in the name; no softcap, ALiBi, mask; dQ is summed in " order,          \
+     .summary = words "D and DV to the numbers in the name; no ALiBi, mask; dQ is summed in " order,                   \
      .op = ATTN_OP_SDPA_BWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
@@ -193,12 +202,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     ROW(stem, tail "_ordered", architecture, words, feature, config, 1, "order", dtype_of_line)
 const struct attn_kernel attn_cuda_sdpa_bwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROWS("sm100_", #tail, "sm100", "simulated, not yet run on silicon; ", ATTN_CUDA_SM100A, config_sm100_##tail,       \
-         dtype_of_line)
+    ROWS("sm100_", #tail, "sm100", "simulated, not yet run on silicon; no softcap; ", ATTN_CUDA_SM100A,                \
+         config_sm100_##tail, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm100.def"
 #undef VARIANT
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROWS("wgmma_sm90_", #tail, "sm90", "wgmma; ", ATTN_CUDA_SM90A, config_##tail, dtype_of_line)
+    ROWS("wgmma_sm90_", #tail, "sm90", "wgmma; softcap: _mod rows; ", ATTN_CUDA_SM90A, config_##tail, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
 #undef VARIANT
 };

@@ -13,6 +13,7 @@ struct attn_cuda_bwd_main {
     int32_t dim, dim_v;            /* padded head dims */
     int32_t ctas;                  /* that share a key tile, a cluster; 0 counts as 1 */
     int32_t box_rows;              /* query rows that a copy by tensor map takes */
+    int32_t score_mod;             /* 1: softcap */
     int32_t by_columns;            /* 1: it reads q and k by columns, too */
     int32_t full;                  /* 1: lse in natural units and shares: struct kp_sdpa_bwd */
     int32_t fours;                 /* 1: dQ is summed four numbers a lane at a time (convert) */
