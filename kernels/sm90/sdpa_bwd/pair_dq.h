@@ -118,7 +118,7 @@ static __device__ __forceinline__ void take_whole_dq(const struct kp_sdpa_bwd *p
     if (p->turns) leave_turn(shared, t);
 }
 
-/* A step, dO by halves. */
+/* A step, each half of the columns of dO. */
 static __device__ __forceinline__ void take_split_dq(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int steps,
                                                      int rank) {
     const uint32_t ds = t & 1;

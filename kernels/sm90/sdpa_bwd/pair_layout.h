@@ -24,7 +24,7 @@ constexpr int OTHER_SLICES = (HALF + 63) / 64;                          /* that 
 constexpr int K_TILE = 0, V_TILE = K_BYTES, OTHER_K = V_TILE + V_BYTES; /* other CTA's keys */
 constexpr int Q_RING = OTHER_K + OTHER_SLICES * SLICE;
 constexpr int Q_STAGES = SPLIT ? 2 : 3, PLACE_SLOTS = SPLIT ? 4 : 8;
-constexpr int DOUT_STAGES = DIM_V > 128 ? 2 : 3; /* whole ones; else three halves */
+constexpr int DOUT_STAGES = DIM_V > 128 ? 2 : 3; /* whole ones; else three half ones */
 constexpr int DOUT_RING = Q_RING + Q_STAGES * Q_BYTES;
 constexpr int P_TILE = DOUT_RING + (SPLIT ? 3 : 2 * DOUT_STAGES) * DOUT_HALF, P_TILES = DIM_V > 128 ? 1 : 2;
 constexpr int DS_RING = P_TILE + P_TILES * SLICE, OTHER_DS = DS_RING + 2 * SLICE;

@@ -178,7 +178,7 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
         mbar_wait(shared + KEYS_FULL, 0);
         take_bad_keys(shared, keys_from(shared, 0));
     }
-    const int last = forms_dq(p) ? steps_of(shared) - 1 : -1; /* step whose dQ is formed behind the loop */
+    const int last = forms_dq(p) ? steps_of(shared) - 1 : -1; /* step whose dQ is formed after the loop */
     if (forms_dq(p)) {
 #pragma unroll 1
         for (int t = 0; t < steps_of(shared); t++) take_step<1>(p, shared, t, wg, dk, dv);
