@@ -69,9 +69,11 @@ static __device__ __forceinline__ int64_t row_place(const struct kp_view *v, int
     return b * v->batch + h * v->head + row * v->row;
 }
 
-/* log(e^x + e^y), x finite or NaN. */
+/* log(e^x + e^y), x finite or NaN. y of +inf: a number that makes every P 0, though the row is no empty one: 0
+ * times a NaN of V is NaN. */
 static __device__ __forceinline__ float log_sum(float x, float y) {
-    return fmaxf(x, y) + log1pf(expf(-fabsf(x - y)));
+    const float sum = fmaxf(x, y) + log1pf(expf(-fabsf(x - y)));
+    return sum == INF ? PAST_END / 16 : sum;
 }
 
 /* What is read of a row at once, whether it turns out to be empty or not: lse, and 8 elements of out and dout a lane
