@@ -47,7 +47,8 @@ void attn_cli_check_modes(struct check_case *c) {
     if (c->modes & CHECK_HUGE) off |= CHECK_EQUAL_SCORES;
     /* A NaN of dout reaches every visible key, on GPUs but those whose P is 0 in 16 bits (docs/semantics.md): it is
      * drawn where no P is that small. */
-    if ((c->modes & (CHECK_HUGE | CHECK_SINK_PLUS_INF)) || p->alibi || p->mask_dtype || check_has(c, ATTN_SCALE))
+    if ((c->modes & (CHECK_HUGE | CHECK_SINK_PLUS_INF)) || p->alibi || p->mask_dtype || check_has(c, ATTN_SCALE) ||
+        ((c->modes & CHECK_FAR_NEGATIVE) && check_has(c, ATTN_SINK)))
         off |= CHECK_BAD_DOUT | CHECK_INF_DOUT;
     c->modes &= ~off;
 }
