@@ -30,7 +30,7 @@ import zlib
 POLICIES = ["eager", "late"] + [f"random:{seed}" for seed in range(1, 11)]
 ROUNDS = 4  # of three policies: one of each execution of a case
 OVERLAPS = ["0", "0.5", "0.9", "1", "random", "prefix"]
-REDRAWS = 8  # seeds of a problem that is refused, as tensors with strides that a map does not take are
+REDRAWS = 40  # seeds of a problem that is refused, as tensors with strides that a map does not take are
 
 
 def parts_of(row):
