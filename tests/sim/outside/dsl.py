@@ -62,16 +62,17 @@ def dense_reference(q, k, v, causal, dout=None):
     return results
 
 
-def dense_forward(checked, d=128, rows=256, keys=256, heads=1, kv_heads=1, causal=False):
+def dense_forward(checked, d=128, dv=None, rows=256, keys=256, heads=1, kv_heads=1, causal=False):
     from flash_attn.cute import interface
-    q, k, v = drawn(0, 1, rows, heads, d), drawn(1, 1, keys, kv_heads, d), drawn(2, 1, keys, kv_heads, d)
+    q, k, v = drawn(0, 1, rows, heads, d), drawn(1, 1, keys, kv_heads, d), drawn(2, 1, keys, kv_heads, dv or d)
     got = interface._flash_attn_fwd(*map(device, (q, k, v)), causal=causal, return_lse=True)[:2]
     return zip(("out", "lse"), got, dense_reference(q, k, v, causal)) if checked else None
 
 
-def dense_backward(checked, d=128, rows=256, keys=256, heads=1, kv_heads=1, causal=False, deterministic=False):
+def dense_backward(checked, d=128, dv=None, rows=256, keys=256, heads=1, kv_heads=1, causal=False, deterministic=False):
     from flash_attn.cute import interface
-    q, k, v, dout = (drawn(i, 1, n, h, d) for i, (n, h) in enumerate(((rows, heads), (keys, kv_heads), (keys, kv_heads), (rows, heads))))
+    shapes = (rows, heads, d), (keys, kv_heads, d), (keys, kv_heads, dv or d), (rows, heads, dv or d)
+    q, k, v, dout = (drawn(i, 1, *shape) for i, shape in enumerate(shapes))
     out, lse, *gradients = dense_reference(q, k, v, causal, dout)
     got = interface._flash_attn_bwd(*map(device, (q, k, v, out, dout)), device(lse, torch.float32), causal=causal, deterministic=deterministic)
     return zip(("dq", "dk", "dv"), got, gradients) if checked else None
@@ -146,12 +147,14 @@ def sparse_distribution(checked, heads=64, d=576, slots=128, queries=2, keys=192
 
 # of --speed: what the longer problem has more of, FLOPs of a problem, TFLOP/s that were published
 DENSE_LONG = {"rows": 512, "keys": 1024}, {"rows": 512, "keys": 2048}
+DENSE_UNDER = {"rows": 256, "keys": 1024}, {"rows": 256, "keys": 2048}  # causal: what a tile sees in front of its diagonal
 DENSE_BACK = {"rows": 1024, "keys": 256}, {"rows": 2048, "keys": 256}
 SPARSE = {"slots": 512, "keys": 512, "queries": 1}, {"slots": 1024, "keys": 1024, "queries": 1}
 
 
-def dense_flops(products):
-    return lambda p: products * 2 * p["rows"] * p["keys"] * p.get("d", 128)
+def dense_flops(of_d, of_dv):
+    """Products along D and along DV."""
+    return lambda p: 2 * p["rows"] * p["keys"] * (of_d * p.get("d", 128) + of_dv * p.get("dv", p.get("d", 128)))
 
 
 def sparse_flops(of_score):
@@ -160,15 +163,19 @@ def sparse_flops(of_score):
 
 CASES = {
     "fa4_fwd_d64": (dense_forward, {"d": 64}),
-    "fa4_fwd_d128": (dense_forward, {}, DENSE_LONG, dense_flops(2), 1695),
+    "fa4_fwd_d128": (dense_forward, {}, DENSE_LONG, dense_flops(1, 1), 1695),
     "fa4_fwd_d128_causal": (dense_forward, {"causal": True, "rows": 512, "keys": 512}),
     "fa4_fwd_d128_gqa": (dense_forward, {"heads": 4, "keys": 333, "rows": 200}),
+    "fa4_fwd_d192_v128": (dense_forward, {"d": 192, "dv": 128}, DENSE_LONG, dense_flops(1, 1), 1796),
+    "fa4_fwd_d192_v128_causal": (dense_forward, {"d": 192, "dv": 128, "causal": True, "rows": 512, "keys": 512}, DENSE_UNDER, dense_flops(1, 1), 1591),
     "fa4_fwd_d256": (dense_forward, {"d": 256}),
     "fa4_bwd_d64": (dense_backward, {"d": 64}),
-    "fa4_bwd_d128": (dense_backward, {}, DENSE_BACK, dense_flops(5), 1359),
+    "fa4_bwd_d128": (dense_backward, {}, DENSE_BACK, dense_flops(3, 2), 1359),
     "fa4_bwd_d128_causal": (dense_backward, {"causal": True}),
-    "fa4_bwd_d128_det": (dense_backward, {"deterministic": True}, DENSE_BACK, dense_flops(5), 1381),
+    "fa4_bwd_d128_det": (dense_backward, {"deterministic": True}, DENSE_BACK, dense_flops(3, 2), 1381),
     "fa4_bwd_d128_gqa": (dense_backward, {"heads": 2}),
+    "fa4_bwd_d192_v128": (dense_backward, {"d": 192, "dv": 128}, DENSE_BACK, dense_flops(3, 2), 1134),
+    "fa4_bwd_d192_v128_causal": (dense_backward, {"d": 192, "dv": 128, "causal": True}),
     "fa4_bwd_d256": (dense_backward, {"d": 256}),
     "cudnn_bwd_h16_d576": (sparse_backward, {"heads": 16}),
     "cudnn_bwd_h32_d576": (sparse_backward, {"heads": 32}),
