@@ -142,9 +142,9 @@ static void touch(struct sim_warp *w, uint64_t sector, int reads, int writes) {
     if (reads) sim_footprint_touch(f, sector, 0);
     if (writes) sim_footprint_touch(f, sector, 1);
 }
-/* Sectors that the lanes name, each once. */
+/* Sectors that the lanes name, each once; cached: those of them that the first-level cache has. */
 static uint32_t sectors(struct sim_warp *w, uint32_t m, const uint64_t address[SIM_LANES], const uint8_t *take,
-                        uint32_t bytes, int reads, int writes) {
+                        uint32_t bytes, int reads, int writes, uint32_t *cached) {
     uint64_t seen[2 * SIM_LANES];
     uint32_t n = 0;
     EACH_OF(m) {
@@ -155,12 +155,15 @@ static uint32_t sectors(struct sim_warp *w, uint32_t m, const uint64_t address[S
             if (!i) touch(w, seen[n++] = s, reads, writes);
         }
     }
+    for (uint32_t i = 0; cached && i < n; i++) *cached += (uint32_t)sim_time_cached(w, seen[i]);
     return n;
 }
 void sim_count_global(struct sim_warp *w, uint32_t m, const uint64_t address[SIM_LANES], uint32_t bytes, int access) {
     uint64_t *v = w->counts->counts.v;
     const uint64_t lanes = (uint64_t)__builtin_popcount(m), all = lanes * bytes;
-    const uint32_t n = sectors(w, m, address, NULL, bytes, access != SIM_STORE, access != SIM_LOAD);
+    uint32_t cached = 0;
+    const uint32_t n = sectors(w, m, address, NULL, bytes, access != SIM_STORE, access != SIM_LOAD,
+                               access == SIM_LOAD ? &cached : NULL);
     if (access == SIM_ATOMIC_ACCESS)
         v[SIM_COUNT_reductions] += lanes, v[SIM_COUNT_reduced] += all;
     else if (access == SIM_LOAD)
@@ -170,7 +173,7 @@ void sim_count_global(struct sim_warp *w, uint32_t m, const uint64_t address[SIM
     if (access == SIM_ATOMIC_ACCESS)
         sim_time_global(w, 0, (double)all, 0);
     else
-        sim_time_global(w, (double)n * SECTOR, 0, access == SIM_LOAD);
+        sim_time_global(w, (double)(n - cached) * SECTOR, 0, access == SIM_LOAD);
 }
 void sim_count_local(struct sim_warp *w, uint32_t m, uint32_t bytes) {
     w->counts->counts.v[SIM_COUNT_local] += (uint64_t)__builtin_popcount(m) * bytes;
@@ -226,7 +229,7 @@ void sim_count_copy(struct sim_warp *w, uint32_t m, const uint64_t from[SIM_LANE
         if (take[l] && from[l] != end) v[SIM_COUNT_async_runs]++;
         if (take[l]) end = from[l] + take[l];
     }
-    const uint32_t n = sectors(w, m, from, take, bytes, 1, 0);
+    const uint32_t n = sectors(w, m, from, take, bytes, 1, 0, NULL);
     v[SIM_COUNT_sectors_read] += n;
     sim_time_copy(w, (double)n * SECTOR);
 }

@@ -157,6 +157,7 @@ struct sim_count_sheet {
     const struct sim_rates *rates;       /* NULL: no timeline */
     struct sim_time_cost *costs;         /* by instruction */
     struct sim_time_calendar *calendars; /* by CTA of the cluster and unit */
+    uint64_t *first_level;               /* by CTA of the cluster and place: sector + 1 */
     uint32_t n_calendars;
 };
 

@@ -24,6 +24,7 @@ struct sim_time_calendar { /* of a unit: by intervals of 32 clocks, how many are
     uint32_t n;
 };
 
+enum { SIM_TIME_SECTORS = 2048 }; /* of 32 bytes: what the first-level cache keeps beside the shared memory of a CTA */
 enum { SIM_TIME_GROUPS = 16 };
 struct sim_time_groups { /* ends of the last groups that were committed */
     double end[SIM_TIME_GROUPS];
@@ -34,6 +35,7 @@ struct sim_warp_time {
     double loads, cells, copies, bulk, products; /* the last that was started ends */
     double landing;                              /* of what happens for the warp by itself: its time; 0: `now` counts */
     double polled;                               /* `now` at the first poll in vain, -1: none */
+    uint8_t caches;                              /* the instruction is a load that the first-level cache may answer */
     struct sim_time_groups copy_groups, product_groups;
 };
 
@@ -54,7 +56,7 @@ enum sim_time_kind {
     SIM_TIME_CELLS_WAIT
 };
 struct sim_time_cost {
-    uint8_t kind;
+    uint8_t kind, caches;
     float tensor, shared, cells, special, fma; /* clocks */
 };
 
@@ -78,6 +80,8 @@ double sim_time_of_flight(const struct sim_warp *w, int kind);         /* at whi
 void sim_time_landing(struct sim_warp *w, double end);                 /* 0: over */
 
 void sim_time_shared(struct sim_warp *w, uint32_t passes);
+int sim_time_cached(struct sim_warp *w,
+                    uint64_t sector); /* by the CTA's first-level cache, in which it is from now on */
 void sim_time_global(struct sim_warp *w, double cache_bytes, double reduced, int load);
 void sim_time_copy(struct sim_warp *w, double cache_bytes);
 void sim_time_transfer(struct sim_warp *w, const struct sim_transfer *t, double cache_bytes);
