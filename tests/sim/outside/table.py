@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Runs kernels of other projects, proven on devices, in the PTX simulator, and prints the table of docs/sim.md.
 
-    tests/sim/outside/table.py --sim build/release/attn-sim [--cutlass CHECKOUT --nvcc NVCC] [--python PYTHON] [CASE...]
+    tests/sim/outside/table.py --sim build/release/attn-sim [--nvcc NVCC] [--cutlass CHECKOUT [--deepgemm CHECKOUT]
+                               [--flashmla CHECKOUT]] [--thunderkittens CHECKOUT] [--python PYTHON] [CASE...]
 
-Fetches nothing: CHECKOUT is a checkout of CUTLASS; PYTHON an interpreter that has torch, flash-attn-4,
-nvidia-cudnn-frontend and nvidia-cutlass-dsl (PYTHONPATH counts). What is not named is left out. Programs are compiled to
+Fetches nothing: a CHECKOUT is one of that project (DeepGEMM's and FlashMLA's kernels include CUTLASS); PYTHON an
+interpreter that has torch, flash-attn-4, nvidia-cudnn-frontend and nvidia-cutlass-dsl (PYTHONPATH counts). What is not
+named is left out. Kernels whose host code needs PyTorch run from programs of this folder. Programs are compiled to
 PTX in a folder that is removed (--keep FOLDER: that one, and what is built there is used again). PTX is taken as it is.
 Each case runs under the policies eager, late and random; advice is counted, not told. --speed tells what is expected of
 a B200 by counts and timeline, beside what was published. Status 1 where a result is wrong or a fault is not among those
@@ -17,23 +19,75 @@ import re
 import subprocess
 import sys
 import tempfile
+import typing
 from pathlib import Path
 
 CASES_OF_DSL = Path(__file__).parent / "dsl.py"
 POLICIES = ["eager", "late", "random:1"]
 TUTORIAL = "examples/cute/tutorial/blackwell"
-# source, device, arguments, what the program prints when it is right (None: it compares nothing)
+PROJECTS = ("cutlass", "deepgemm", "flashmla", "thunderkittens")
+OWN = Path(__file__).resolve().parent
+
+class Program(typing.NamedTuple):
+    project: str
+    source: str  # in the checkout, or in this folder
+    gpu: str
+    arguments: list
+    mark: str | None  # what it prints when it is right; None: it compares nothing
+    flags: tuple = ()
+    header: str = ""  # a file of the checkout that becomes HEADER ...
+    until: str = ""   # ... up to this text
+
+
+def tutorial(name):
+    return Program("cutlass", f"{TUTORIAL}/{name}.cu", "b200", ["512", "1024", "128"], "Execution is successful")
+
+
+def fmha(mask):
+    return Program("cutlass", "fmha.cu.in", "b200", ["--b=1", "--h=1", "--q=256", "--k=256", "--d=64", "--verify", "--iterations=1", "--warmup_iterations=0"],
+                   "[OK", (f"-DMASK={mask}",), "examples/77_blackwell_fmha/77_blackwell_fmha.cu", "int main_single(")
+
+
+def deepgemm(kernel, gpu, header):
+    return Program("deepgemm", "deepgemm.cu.in", gpu, [], "right", (f"-DKERNEL_{kernel}", f"-DHEADER=<deep_gemm/impls/{header}.cuh>"))
+
+
+def flashmla(kernel, gpu, header, width, arguments=()):
+    return Program("flashmla", "flashmla.cu.in", gpu, list(arguments), "right", (f"-DKERNEL_{kernel}", f"-DWIDTH={width}", f'-DHEADER="{header}"'))
+
+
+def thunderkittens(kind, block, overlap="true"):
+    return Program("thunderkittens", "thunderkittens.cu.in", "b200", [], "right", (f"-DBLOCK={block}", f"-DOVERLAP={overlap}"),
+                   f"kernels/gemm/{kind}_b200/{kind}_b200_gemm.cu", "__host__ int main()")
+
+
 PROGRAMS = {
-    "cutlass_tutorial_01": (f"{TUTORIAL}/01_mma_sm100.cu", "b200", ["512", "1024", "128"], "Execution is successful"),
-    "cutlass_tutorial_02": (f"{TUTORIAL}/02_mma_tma_sm100.cu", "b200", ["512", "1024", "128"], "Execution is successful"),
-    "cutlass_tutorial_03": (f"{TUTORIAL}/03_mma_tma_multicast_sm100.cu", "b200", ["512", "1024", "128"], "Execution is successful"),
-    "cutlass_tutorial_04": (f"{TUTORIAL}/04_mma_tma_2sm_sm100.cu", "b200", ["512", "1024", "128"], "Execution is successful"),
-    "cutlass_tutorial_05": (f"{TUTORIAL}/05_mma_tma_epi_sm100.cu", "b200", ["512", "1024", "128"], "Execution is successful"),
-    "cutlass_70_fp16": ("examples/70_blackwell_gemm/70_blackwell_fp16_gemm.cu", "b200",
-                        ["--m=256", "--n=256", "--k=256", "--iterations=0"], "Disposition: Passed"),
-    "cutlass_77_fmha": ("examples/77_blackwell_fmha/77_blackwell_fmha.cu", "b200",
-                        ["--b=1", "--h=1", "--q=256", "--k=256", "--d=64", "--verify", "--iterations=1", "--warmup_iterations=0"], "[OK"),
-    "cutlass_wgmma_tma_sm90": ("examples/cute/tutorial/hopper/wgmma_tma_sm90.cu", "h100", ["256", "256", "128"], None),
+    "cutlass_tutorial_01": tutorial("01_mma_sm100"),
+    "cutlass_tutorial_02": tutorial("02_mma_tma_sm100"),
+    "cutlass_tutorial_03": tutorial("03_mma_tma_multicast_sm100"),
+    "cutlass_tutorial_04": tutorial("04_mma_tma_2sm_sm100"),
+    "cutlass_tutorial_05": tutorial("05_mma_tma_epi_sm100"),
+    "cutlass_70_fp16": Program("cutlass", "examples/70_blackwell_gemm/70_blackwell_fp16_gemm.cu", "b200",
+                               ["--m=256", "--n=256", "--k=256", "--iterations=0"], "Disposition: Passed"),
+    "cutlass_77_fmha": fmha("NoMask"),
+    "cutlass_77_fmha_causal": fmha("CausalMask<>"),
+    "cutlass_wgmma_tma_sm90": Program("cutlass", "examples/cute/tutorial/hopper/wgmma_tma_sm90.cu", "h100", ["256", "256", "128"], None),
+    "deepgemm_bf16_pair": deepgemm("BF16_PAIR", "b200", "sm100_bf16_gemm"),
+    "deepgemm_bf16_swap": deepgemm("BF16_SWAP", "b200", "sm100_bf16_gemm"),
+    "deepgemm_fp8_pair": deepgemm("FP8_PAIR", "b200", "sm100_fp8_fp4_gemm_1d1d"),
+    "deepgemm_fp8_swap": deepgemm("FP8_SWAP", "b200", "sm100_fp8_fp4_gemm_1d1d"),
+    "deepgemm_mqa": deepgemm("MQA", "b200", "sm100_mqa_logits"),
+    "deepgemm_sm90_bf16": deepgemm("SM90_BF16", "h100", "sm90_bf16_gemm"),
+    "deepgemm_sm90_fp8": deepgemm("SM90_FP8", "h100", "sm90_fp8_gemm_1d2d"),
+    "deepgemm_sm90_mqa": deepgemm("SM90_MQA", "h100", "sm90_fp8_mqa_logits"),
+    "flashmla_prefill_h64": flashmla("SM100_HEAD64", "b200", "sm100/prefill/sparse/fwd/head64/phase1.cuh", 576),
+    "flashmla_prefill_h128": flashmla("SM100_HEAD128", "b200", "sm100/prefill/sparse/fwd/head128/phase1.cuh", 512),
+    "flashmla_prefill_small": flashmla("SM100_SMALL", "b200", "sm100/prefill/sparse/fwd_for_small_topk/head128/phase1.cuh", 512),
+    "flashmla_decode": flashmla("SM100_DECODE", "b200", "sm100/decode/head64/kernel.cuh", 576),
+    "flashmla_sm90_prefill": flashmla("SM90", "h100", "sm90/prefill/sparse/phase1.cuh", 576),
+    "thunderkittens_bf16": thunderkittens("bf16", 64),
+    "thunderkittens_bf16_two": thunderkittens("bf16", 64, "false"),
+    "thunderkittens_fp8": thunderkittens("fp8", 128),
 }
 # Kinds of faults that are true, by the start of the case's name (docs/sim.md, "Kernels of other projects")
 TRUE_FAULTS = {
@@ -41,9 +95,19 @@ TRUE_FAULTS = {
     "cutlass_tutorial_04": {"deadlock"},
     "cutlass_tutorial_05": {"deadlock"},
     "cutlass_wgmma_tma": {"async", "protocol"},
+    "cutlass_77_fmha": {"async", "race"},
+    "deepgemm_bf16_pair": {"race", "async"},
+    "deepgemm_fp8_swap": {"uninitialised"},
+    "flashmla_prefill_small": {"barrier"},
+    "deepgemm_fp8_pair": {"race", "async"},
+    "flashmla_decode": {"race"},
+    "thunderkittens": {"barrier", "deadlock"},
     "fa4_bwd": {"race"},
     "cudnn_bwd_h64": {"divergence"},
 }
+
+
+WRONG_BY_ITSELF = {"flashmla_decode"}  # its own race
 
 
 def environment(report, **more):
@@ -64,32 +128,55 @@ def row(name, policy, verdict, report):
     known = next((k for case, k in TRUE_FAULTS.items() if name.startswith(case)), set())
     words = ", ".join(sorted(kinds)) if kinds else ""
     print(f"| {name} | {policy} | {verdict} | {n_faults}{f' ({words})' if words else ''} | {n_advices} |", flush=True)
-    return verdict != "WRONG" and kinds <= known
+    return (verdict != "WRONG" or name in WRONG_BY_ITSELF) and kinds <= known
 
 
-def compile_program(nvcc, checkout, source, arch, program):
+def includes(a, project):
+    """What a project's compiler gets beside the files and the architecture."""
+    if project == "cutlass":
+        return ["-std=c++17", "-O2", *(f"-I{a.cutlass / i}" for i in ("include", "tools/util/include", "examples/common"))]
+    usual = ["-O3", "--use_fast_math", "-DNDEBUG", "--expt-extended-lambda", "-Xcompiler", "-O0"]
+    if project == "deepgemm":
+        return [*usual, "-std=c++17", f"-I{a.deepgemm / 'deep_gemm/include'}", f"-I{a.cutlass / 'include'}"]
+    if project == "flashmla":
+        csrc = a.flashmla / "csrc"
+        return [*usual, "-std=c++20", "-D_USE_MATH_DEFINES", f"-I{csrc}", f"-I{csrc / 'kerutils/include'}", f"-I{a.cutlass / 'include'}"]
+    kittens = a.thunderkittens
+    return [*usual, "-std=c++20", "-Xcompiler=-Wno-psabi,-fno-strict-aliasing", "-DKITTENS_BLACKWELL", f"-I{kittens / 'include'}", f"-I{kittens / 'prototype'}",
+            f'-DCOMMON="{kittens / "kernels/gemm/common.cuh"}"']
+
+
+def compile_program(a, p, program):
     if program.exists():
         return
-    include = ["include", "tools/util/include", "examples/common", str(Path(source).parent)]
-    command = [nvcc, "-std=c++17", "-O2", "-w", "-lineinfo", "-cudart", "shared", "--expt-relaxed-constexpr", "-gencode",
-               f"arch=compute_{arch},code=compute_{arch}", *(f"-I{checkout / i}" for i in include), "-o", program, checkout / source, "-lcuda"]
-    stubs = Path(subprocess.run(["which", nvcc], capture_output=True, text=True).stdout.strip()).resolve().parents[1] / "lib64/stubs"
+    checkout, arch = getattr(a, p.project), "90a" if p.gpu == "h100" else "100a"
+    source, flags = OWN / p.source if (OWN / p.source).exists() else checkout / p.source, [*includes(a, p.project), *p.flags]
+    if p.header:
+        text = (checkout / p.header).read_text()
+        if p.until not in text:
+            sys.exit(f"table: {p.header} has no {p.until}")
+        program.with_suffix(".cuh").write_text(text[:text.index(p.until)])
+        flags += [f'-DHEADER="{program.with_suffix(".cuh").resolve()}"', f"-I{(checkout / p.header).parent}"]
+    else:
+        flags.append(f"-I{source.parent}")
+    command = [a.nvcc, "-x", "cu", "-w", "-lineinfo", "-cudart", "shared", "--expt-relaxed-constexpr", "-gencode", f"arch=compute_{arch},code=compute_{arch}", *flags, "-o",
+               program, source, "-lcuda"]
+    stubs = Path(subprocess.run(["which", a.nvcc], capture_output=True, text=True).stdout.strip()).resolve().parents[1] / "lib64/stubs"
     subprocess.run([*command, f"-L{stubs}"], check=True)
 
 
 def run_programs(a, folder, names):
     good = True
     for name in names:
-        source, gpu, arguments, mark = PROGRAMS[name]
-        program = folder / name
-        compile_program(a.nvcc, a.cutlass, source, "90a" if gpu == "h100" else "100a", program)
+        p, program = PROGRAMS[name], folder / name
+        compile_program(a, p, program)
         for policy in POLICIES:
             report = folder / f"{name}.{policy}.json"
             report.unlink(missing_ok=True)
             schedule, _, seed = policy.partition(":")
-            done = subprocess.run([a.sim, "--gpu", gpu, "--policy", schedule, "--seed", seed or "1", program, *arguments],
+            done = subprocess.run([a.sim, "--gpu", p.gpu, "--policy", schedule, "--seed", seed or "1", program, *p.arguments],
                                   env=environment(report), capture_output=True, text=True, errors="replace")
-            right = "no comparison" if mark is None else "right" if mark in done.stdout else "WRONG"
+            right = "no comparison" if p.mark is None else "right" if p.mark in done.stdout else "WRONG"
             good &= row(name, policy, right, report)
     return good
 
@@ -111,7 +198,8 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--sim", type=Path, default=Path("build/release/attn-sim"))
     a.add_argument("--nvcc", default="nvcc")
-    a.add_argument("--cutlass", type=Path)
+    for project in PROJECTS:
+        a.add_argument(f"--{project}", type=Path)
     a.add_argument("--python")
     a.add_argument("--keep", type=Path)
     a.add_argument("--speed", action="store_true")
@@ -119,10 +207,11 @@ def main():
     a = a.parse_args()
     listed = subprocess.run([a.python, CASES_OF_DSL, "--list"], check=True, capture_output=True, text=True).stdout if a.python else ""
     dsl = {line.split()[0]: "speed" in line for line in listed.splitlines()}
-    known = [*(PROGRAMS if a.cutlass else ()), *dsl]
+    there = [p for p in PROJECTS if getattr(a, p) and (a.cutlass or p == "thunderkittens")]
+    known = [*(name for name, program in PROGRAMS.items() if program.project in there), *dsl]
     unknown = [name for name in a.cases if name not in known]
     if unknown or not known:
-        sys.exit(f"table: no such case here: {' '.join(unknown) or 'name --cutlass or --python'}; known: {' '.join(known)}")
+        sys.exit(f"table: no such case here: {' '.join(unknown) or 'name --cutlass, another checkout or --python'}; known: {' '.join(known)}")
     names = a.cases or known
     with tempfile.TemporaryDirectory() as fresh:
         folder = a.keep or Path(fresh)
@@ -132,10 +221,12 @@ def main():
                 command = [a.sim, "--gpu", "b200", "--no-races", "--counts", folder / f"{name}.counts", a.python, CASES_OF_DSL, "--speed", name]
                 subprocess.run(command, env=environment(folder / "report"), check=True)
             return 0
-        if a.cutlass:
-            commit = subprocess.run(["git", "-C", a.cutlass, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        for project in there:
+            commit = subprocess.run(["git", "-C", getattr(a, project), "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+            print(f"{project} {commit or '(no commit is told)'}")
+        if there:
             nvcc = subprocess.run([a.nvcc, "--version"], check=True, capture_output=True, text=True).stdout
-            print(f"CUTLASS {commit or '(no commit is told)'}, nvcc {re.search(r'V([0-9.]+)', nvcc).group(1)}")
+            print(f"nvcc {re.search(r'V([0-9.]+)', nvcc).group(1)}")
         if a.python:
             versions = subprocess.run([a.python, CASES_OF_DSL, "--versions"], check=True, capture_output=True, text=True).stdout
             print(", ".join(versions.splitlines()))
