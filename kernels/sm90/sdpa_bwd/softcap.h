@@ -4,7 +4,8 @@
  *
  *   P = 2^(unit t - lse), t = tanh(a s) / a     dS = P o (dP - shift) o (1 - (a t)^2)
  *
- * t waits in the registers of S while dP is formed: P is made of it afterwards, when its square has been multiplied into dS. */
+ * t waits in the registers of S while dP is formed: P is made of it afterwards, when its square has been multiplied
+ * into dS. */
 #ifndef ATTN_SM90_SDPA_BWD_SOFTCAP_H
 #define ATTN_SM90_SDPA_BWD_SOFTCAP_H
 #include "kernels/sm90/sdpa_bwd/cells.h"
