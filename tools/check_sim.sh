@@ -119,8 +119,11 @@ reach() {
         replace H "${heads:-64}"
         replace G "$group"
         printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$data" "$row.reach$n" "$row" \
-            "--problem=ATTNSIM_SEED=$one_seed $text $dtype"
+            "--problem=ATTNSIM_SEED=$one_seed $(capped "$text") $dtype"
     done <"$here/tests/sim/tier/reach.txt"
+}
+capped() { # $1, which a row that serves softcap alone takes
+    [[ $row != attn_sdpa_bwd_wgmma_*_mod* || $1 = *softcap=* ]] && echo "$1" || echo "$1 softcap=20"
 }
 is_variation() { [[ $row != attn_sdpa_* && ($row = *_sm100_f16_* || $row = *_joined_sm100_*_det) ]]; } # of the variable row
 plan_seed() { # of the variables policy, its number left_out, and one_seed
@@ -156,7 +159,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
             text=${text//@H/${heads:-64}}
             text=${text//@G/$group}
             text=${text//@A/$align}
-            printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
+            printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$(capped "$text") $dtype"
             n=$((n + 1))
         done < <(problems "$op")
         reach

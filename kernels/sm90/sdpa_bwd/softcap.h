@@ -2,7 +2,9 @@
  * Part of sdpa_bwd.cu: softcap, in variants with .score_mod. Scores are softcap tanh(a s), a = scale / softcap, of
  * products s, so that
  *
- *   P = 2^(unit t - lse), t = tanh(a s) / a     dS = P o (dP - shift) o (1 - (a t)^2)
+ *   P = 2^(unit t - lse), t = tanh(a s), unit = softcap log2(e)     dS = P o (dP - shift) o (1 - t^2)
+ *
+ * t is not scaled: where tanh is 1 the derivative is 0, not what the rounding of a factor leaves of it.
  *
  * t waits in the registers of S while dP is formed: P is made of it afterwards, when its square has been multiplied
  * into dS. */
@@ -11,8 +13,8 @@
 #include "kernels/sm90/sdpa_bwd/cells.h"
 
 /* Caps are mostly larger than the scores. Where |a s| <= 0.35 in the whole warp (sums of four squares are compared: if
- * one is small, each of the four is) tanh(a s) / a = s + s u q(u), u = s^2, q of degree 2 with the least largest
- * relative error: 4.1e-8. The host refuses an `a` whose sixth power is no normal number. */
+ * one is small, each of the four is) tanh(a s) = s (a + u q(u)), u = s^2, q of degree 2 with the least largest
+ * relative error: 4.1e-8. The host refuses an `a` whose seventh power is no normal number. */
 static __device__ __forceinline__ void cap_products(const struct kp_sdpa_bwd *p, float s[N_CELLS]) {
     constexpr float SMALL = 0.35f;
     const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;
@@ -23,34 +25,33 @@ static __device__ __forceinline__ void cap_products(const struct kp_sdpa_bwd *p,
             largest,
             __fmaf_rn(s[x], s[x], __fmaf_rn(s[x + 1], s[x + 1], __fmaf_rn(s[x + 2], s[x + 2], s[x + 3] * s[x + 3]))));
     if (__any_sync(~0u, !(largest * a2 <= SMALL * SMALL))) { /* also where a NaN would hide a large neighbour */
-        const float inverse = p->in.softcap / p->in.scale;
 #pragma unroll
         for (int x = 0; x < N_CELLS; x++) {
             const float y = a * s[x];
             float whole;
             asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(whole) : "f"(exp2_fast(2 * LOG2E * fabsf(y)) + 1));
-            s[x] = inverse * (fabsf(y) <= TANH_SMALL ? tanh_small(y) : copysignf(__fmaf_rn(-2, whole, 1), y));
+            s[x] = fabsf(y) <= TANH_SMALL ? tanh_small(y) : copysignf(__fmaf_rn(-2, whole, 1), y);
         }
         return;
     }
-    const float c1 = -0.33332663f * a2, c2 = 0.13299825f * a2 * a2, c3 = -0.0491485f * a2 * a2 * a2;
+    const float c1 = -0.33332663f * a2 * a, c2 = 0.13299825f * a2 * a2 * a, c3 = -0.0491485f * a2 * a2 * a2 * a;
 #pragma unroll
     for (int x = 0; x < N_CELLS; x++) {
         const float u = s[x] * s[x];
-        s[x] = __fmaf_rn(s[x] * u, __fmaf_rn(u, __fmaf_rn(u, c3, c2), c1), s[x]);
+        s[x] *= __fmaf_rn(u, __fmaf_rn(u, __fmaf_rn(u, c3, c2), c1), a);
     }
 }
 /* Capped products s to P, dP - shift times the derivative of the cap. */
 static __device__ __forceinline__ void capped_probabilities(const struct kp_sdpa_bwd *p, float s[N_CELLS],
                                                             float d[N_CELLS], uint32_t stats) {
-    const float unit = p->in.scale * LOG2E, a = p->in.scale * p->in.softcap_inverse, a2 = -a * a;
+    const float unit = p->in.softcap * LOG2E;
 #pragma unroll
     for (int n = 0; n < ROWS / 8; n++) {
         const float2 lse = stat_pair(stats, 0, n);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int x = 4 * n + e;
-            d[x] *= __fmaf_rn(a2 * s[x], s[x], 1);
+            d[x] *= __fmaf_rn(-s[x], s[x], 1);
             s[x] = exp2_fast(__fmaf_rn(s[x], unit, e & 1 ? -lse.y : -lse.x));
         }
     }

@@ -49,11 +49,15 @@ static struct speed speed_of(const struct attn_kernel *k, int32_t dim) {
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
-/* The cap's polynomial has coefficients of about (scale / softcap)^6. */
-static int refuse_softcap(const attn_problem *p, struct attn_text *why) {
+/* Rows with softcap always cap; the polynomial of the cap has coefficients of about (scale / softcap)^7. */
+static int refuse_softcap(const struct attn_cuda_bwd_main *m, const attn_problem *p, struct attn_text *why) {
+    if (m->score_mod && !(p->softcap > 0)) {
+        attn_text_add(why, "serves softcap alone: the row without _mod does");
+        return 1;
+    }
     const double a = p->softcap > 0 ? fabs(p->scale) / p->softcap : 1;
-    const int refused = !(a >= 1e-6 && a <= 1e6);
-    if (refused) attn_text_add(why, "caps where scale / softcap is 1e-6 to 1e6, which is %g: the sm80 rows do", a);
+    const int refused = !(a >= 1e-5 && a <= 1e5);
+    if (refused) attn_text_add(why, "caps where scale / softcap is 1e-5 to 1e5, which is %g: the sm80 rows do", a);
     return refused;
 }
 
@@ -67,7 +71,7 @@ static int refuse_features(const struct attn_cuda_bwd_main *m, const attn_proble
         : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
                                         : NULL;
     if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
-    return missing != NULL || refuse_softcap(p, why);
+    return missing != NULL || refuse_softcap(m, p, why);
 }
 
 static int refuse_size(const attn_problem *p, struct attn_text *why) {
