@@ -286,7 +286,7 @@ struct check_report {
     const struct check_session *session;
     const struct check_case *c;
     const char *kernel;
-    bool has_output; /* something was printed */
+    bool printed; /* a line about this case */
     int n_fail;
 };
 void attn_cli_check_report_fault(struct check_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -123,7 +123,7 @@ static void judge_oracle(struct command *m, struct check_case *c, const char *wh
         if (wrong && attn_cli_check_compare(w, w->plain, w->want, &b, wrong, &v[role])) {
             attn_cli_check_cluster(&c->t[role].view, wrong, attn_cli_check_axes(c, role), v[role].cluster,
                                    sizeof v[role].cluster);
-            if (!r.has_output)
+            if (!r.printed)
                 attn_cli_check_report_fault(
                     &r, "the ref kernel, on inputs widened from %s, and the tester's own formula disagree:",
                     attn_dtype_name(c->p.dtype));

@@ -27,8 +27,8 @@ void attn_cli_check_json_text(const char *text) {
 }
 
 static void open_report(struct check_report *r) {
-    if (r->has_output) return;
-    r->has_output = true;
+    if (r->printed) return;
+    r->printed = true;
     if (r->session->json) {
         printf("{\"type\":\"case\",\"result\":\"%s\",\"kernel\":", "fail");
         attn_cli_check_json_text(r->kernel);
@@ -71,7 +71,7 @@ void attn_cli_check_report_verdict(struct check_report *r, const struct check_ve
     const char *name = attn_role_name(v->role), *axes = attn_cli_check_axes(r->c, v->role);
     char place[128];
     if (!failed) {
-        if (r->has_output && !r->session->json) printf("  %-11s ok (%.2f of its bound)\n", name, v->worst);
+        if (r->printed && !r->session->json) printf("  %-11s ok (%.2f of its bound)\n", name, v->worst);
         return;
     }
     open_report(r);
@@ -96,7 +96,7 @@ void attn_cli_check_report_verdict(struct check_report *r, const struct check_ve
 
 void attn_cli_check_report_close(struct check_report *r, double worst) {
     char repro[1200];
-    if (!r->has_output) return;
+    if (!r->printed) return;
     attn_cli_check_repro(r->c, r->kernel, repro, sizeof repro);
     if (r->session->json) {
         printf("]");

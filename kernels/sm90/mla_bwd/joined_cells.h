@@ -52,13 +52,13 @@ static __device__ __forceinline__ uint32_t pairs_at(uint32_t shared) {
 
 /* As form_cells; and for all warps whether the tile takes the exact path, before publish_ds. */
 static __device__ __forceinline__ void form_joined(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
-                                                   uint32_t buf, struct tile *to, const uint4 last[2]) {
+                                                   uint32_t buf, struct tile *to, const uint4 last_states[2]) {
     const int finite = are_finite(y);
     if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)warp_of(), (uint32_t)!finite);
     const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3), pairs = pairs_at(shared);
     const uint32_t bits = own_bits(p, shared, buf);
     const float unit = p->in.scale;
-    uint4 now[2] = {last[0], last[1]};
+    uint4 now[2] = {last_states[0], last_states[1]};
 #pragma unroll
     for (int j = 7; j >= 0; j--) { /* upwards some registers spill */
         const uint32_t mine = bits >> query_of(p, 8 * j);

@@ -354,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         registers_more<240>();
         consume<1>(&p, shared);
         break;
-    default: registers_fewer<24>(); produce_even(&p, shared);
+    default: registers_fewer<24>(); produce_tiles(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
     if (EARLY) grid_wait(); /* its dependents thereby depend on the launch before */

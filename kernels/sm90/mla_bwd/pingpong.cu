@@ -156,23 +156,23 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
 #if defined CFG_JOINED && CFG_CTAS == 1
     {
         float y[64];
-        uint4 last[2];
-        score_both(shared, y, parity, i == 0, last);
-        form_joined(shared, p, y, parity & 1, &t, last);
+        uint4 last_states[2];
+        score_both(shared, y, parity, i == 0, last_states);
+        form_joined(shared, p, y, parity & 1, &t, last_states);
     }
 #else
     float dist[2];
     const uint32_t valid = [&] {
         float y[64];
-        uint4 last[2];
-        score_both(shared, y, parity, i == 0, last);
+        uint4 last_states[2];
+        score_both(shared, y, parity, i == 0, last_states);
 #ifdef CFG_JOINED
         flag_exact_path(shared, y);
         const uint32_t bits = entries_of_query(shared, parity & 1);
 #else
         const uint32_t bits = valid_slots(shared, parity & 1);
 #endif
-        form_cells(shared, p, y, bits, &t, dist, last);
+        form_cells(shared, p, y, bits, &t, dist, last_states);
         return bits;
     }();
 #endif
@@ -316,7 +316,7 @@ static __device__ __forceinline__ void run_work_tiles(const struct kp_mla_bwd *p
         registers_more<240>();
         consume<1>(p, shared);
         break;
-    default: registers_fewer<24>(); produce_even(p, shared);
+    default: registers_fewer<24>(); produce_tiles(p, shared);
     }
 #if CFG_CTAS == 2
     cluster_sync();

@@ -23,9 +23,9 @@ static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 s
 }
 /* y = S^T (0..31) and dP^T (32..63) of 64 slots x 64 heads. A slice of Q and the one of dO after it are one operand B
  * of 128 rows; slice 8 belongs to S^T alone, and a product of another shape waits for those before it. STATES_AHEAD:
- * last, of the last eight heads. */
+ * last_states, of the last eight heads. */
 static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first,
-                                                  uint4 last[2]) {
+                                                  uint4 last_states[2]) {
     const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
     /* asked anew: descriptors that depend on it are not to be kept over the work tile */
     const uint32_t rank = INTERLEAVED ? rank_of() : 0;
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
         }
         wgmma_commit();
     }
-    if (STATES_AHEAD && SLICES == 8) load_last_states(shared, last);
+    if (STATES_AHEAD && SLICES == 8) load_last_states(shared, last_states);
     wgmma_wait(0);
     wgmma_hold(y, 64);
     if (SLICES == 8) return;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
     for (uint32_t kk = 0; kk < 4; kk++)
         wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(k, 8 * SLICE + kk * 32), desc_move(q, 8 * Q_STEP + kk * 32), 1);
     wgmma_commit();
-    if (STATES_AHEAD) load_last_states(shared, last);
+    if (STATES_AHEAD) load_last_states(shared, last_states);
     wgmma_wait(0);
     wgmma_hold(y, 32);
 }
@@ -82,10 +82,11 @@ constexpr int DS_EARLY = STORED_ROWS || (JOINED && CTAS == 2);
  * Pairs have no place for P^T and keep it; they store it where dS^T follows, or else ptxas would round it at its first
  * use only and keep twice as many registers. */
 static __device__ __forceinline__ void form_cells(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
-                                                  uint32_t valid, struct tile *to, float dist[2], const uint4 last[2]) {
+                                                  uint32_t valid, struct tile *to, float dist[2],
+                                                  const uint4 last_states[2]) {
     const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3);
     uint4 now[2];
-    if (STATES_AHEAD) now[0] = last[0], now[1] = last[1];
+    if (STATES_AHEAD) now[0] = last_states[0], now[1] = last_states[1];
     const float unit = p->in.scale;
     const bool on[2] = {(valid & 1) != 0, (valid & 256) != 0};
     dist[0] = dist[1] = 0;

@@ -221,7 +221,8 @@ static __device__ __forceinline__ void store_dist(uint32_t shared, uint32_t pari
     store_sums(shared, warp - 2, shared_load32(shared + MASK_AT + 8 * before + 4 * (warp - 2)), to);
 }
 
-static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
+/* The warpgroup of producers, but where pairs of CTAs share rows: Q and dO of each work tile, K of each key tile. */
+static __device__ __forceinline__ void produce_tiles(const struct kp_mla_bwd *p, uint32_t shared) {
     if (!STORED_ROWS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_pacing(shared);
     if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of work tiles with slots; the rest: the tile */

@@ -129,9 +129,9 @@ struct work {
     char *partial;         /* NULL; else where results of this split of the keys go */
     uint8_t *page_missing; /* keys of the block in pages outside the pool */
     int any_page_missing;
-    /* 1: scores need more than a softcap: `score`, of the strip. Its keys count from w->first, or (a mask that needs
-     * `bias`) from the step's first key. */
-    int scored;
+    /* 1: scores need more than a factor and a softcap: `score`, of the strip. Its keys count from w->first, or (a mask
+     * that needs `bias`) from the step's first key. */
+    int has_score_mod;
     struct attn_fwd_score_mod score;
     float *bias;
     struct strip {
@@ -293,13 +293,13 @@ static void score(struct work *w, const struct step *s) {
     enum { PARTS = 2 };
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
     const float *k = w->k + (s->j0 - w->first) * w->depth;
-    const int prefetches = w->scored && w->score.mask != ATTN_UKR_MASK_NONE && w->score.mask != ATTN_UKR_MASK_BIAS;
+    const int prefetch = w->has_score_mod && w->score.mask != ATTN_UKR_MASK_NONE && w->score.mask != ATTN_UKR_MASK_BIAS;
     const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
     for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
-        if (prefetches) prefetch_masks(w, s, r, ROWS / PARTS);
+        if (prefetch) prefetch_masks(w, s, r, ROWS / PARTS);
         w->u->scores(s->n_half, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
     }
-    if (w->scored) {
+    if (w->has_score_mod) {
         finish_scores(w, s);
     } else if (w->exp_args.cap) {
         w->u->cap(s->n, w->p, w->exp_args.cap);
@@ -318,7 +318,7 @@ static void score(struct work *w, const struct step *s) {
  * move in most steps, and rescale O and l each time. */
 static void look_for_high(struct work *w, const struct step *s, float *high) {
     w->u->high(s->n, w->p, high);
-    if (!w->scored || !w->score.alibi) return;
+    if (!w->has_score_mod || !w->score.alibi) return;
     float left[ROWS];
     w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first), left);
     for (int64_t r = 0; r < ROWS; r++) high[r] += left[r];
@@ -386,7 +386,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
         exp_args.offset = s->offset;
         for (int64_t r = 0; r < ROWS && !exp_args.pre_offset; r++)
             if (s->pre_offset[r] < 0 || s->pre_offset[r] > 0) exp_args.pre_offset = s->pre_offset;
-        if (w->scored || w->any_page_missing) {
+        if (w->has_score_mod || w->any_page_missing) {
             score(w, s);
             over = w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
         } else {
@@ -421,7 +421,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
     wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
     const int64_t align = f->s.p->mask_dtype ? LINE : 2; /* of a step's first key */
-    if (w->scored) prepare_score(w, r0, rows, w->first);
+    if (w->has_score_mod) prepare_score(w, r0, rows, w->first);
     for (s.grid = lo / f->step * f->step; s.grid < hi; s.grid += f->step) {
         /* keys before the first that some row sees are skipped: they would add 0 */
         s.j0 = lo > s.grid ? lo / align * align : s.grid;
@@ -537,8 +537,8 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     w->exp_args = (struct attn_transposed_exp){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
     w->exp_args.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
     w->natural = f->s.unit / (double)w->exp_args.factor;
-    w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
-    if (p->softcap > 0 && !w->scored) {
+    w->has_score_mod = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
+    if (p->softcap > 0 && !w->has_score_mod) {
         cap = attn_softcap_of(f->s.softcap, f->s.remaining_scale);
         w->exp_args.cap = &cap;
     }
@@ -560,7 +560,7 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     int64_t valid = w->seq.sq * f->s.group - f0;
     valid = valid < 0 ? 0 : valid > n ? n : valid;
     const int64_t padded = attn_cpu_sdpa_up(valid, ROWS);
-    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->scored;
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->has_score_mod;
     for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < valid; r++) {
         const int64_t query_head = w->hk * f->s.group + h;
         if (r == 0 || !open) {

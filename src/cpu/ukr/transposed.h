@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 enum {
-    ATTN_TRANSPOSED = 32,
-    ATTN_TRANSPOSED_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
+    ATTN_TRANSPOSED = 32,      /* queries of a strip */
+    ATTN_TRANSPOSED_ROWS = 14, /* keys of a register tile of AVX-512 */
     ATTN_TRANSPOSED_MORE = 32
 };
 struct attn_fwd_score_mod; /* bf16.h */

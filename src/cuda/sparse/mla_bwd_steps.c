@@ -323,7 +323,7 @@ static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, 
                  summing_ctas > 0, &rows, sizeof rows);
 }
 
-/* listed: the first query of the lists that have been ordered. */
+/* listed: number of the first query of those whose lists have been ordered. */
 static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.stored_rows) kp.checkpoints = 0; /* their rows are few */
@@ -412,8 +412,8 @@ static struct kp_mla_bwd_rows rows_of(const struct run *r) {
 
 /* What queue_sort_of_rows does, through shared memory. */
 static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *rows, int64_t chunks) {
-    const int64_t keys = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, merge_rows = r->g.merge_rows;
-    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(keys), merge = KP_MLA_SLOTS_MERGE_SHARED(merge_rows, n_blocks);
+    const int64_t key_rows = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, merge_rows = r->g.merge_rows;
+    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(key_rows), merge = KP_MLA_SLOTS_MERGE_SHARED(merge_rows, n_blocks);
     rows->block = (int32_t)r->g.block, rows->merge_rows = (int32_t)merge_rows;
     rows->keys = r->kp.keys[0], rows->slots = r->kp.slots[0], rows->runs = r->kp.keys[1];
     r->sorted = 0;
@@ -422,7 +422,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
                                rows, sizeof *rows);
     if (!status) status = queue_prepare(r, r->all / 2 / KP_MLA_BWD_PREPARED * KP_MLA_BWD_PREPARED, 1);
     if (!status)
-        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, merge_rows), at_once), SLOTS_THREADS,
+        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(key_rows, merge_rows), at_once), SLOTS_THREADS,
                        merge, 0, 1, rows, sizeof *rows);
     return status ? status : queue_prepare(r, r->all, 1);
 }
@@ -568,14 +568,15 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
     set_parameters(&r);
     attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.chunk >= r.g.listed ? r.g.listed : 0, r.g.whole, &r.cycles);
-    const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
-    r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
+    const int64_t key_rows = kp->dkv.data ? p->batch * p->seq_k : 0;
+    r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? key_rows : 0);
     if (!status && (!kp->stored_rows || !r.g.block))
         status = queue_prepare(&r, r.all, 0); /* others overlap it with their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t begin = 0; begin < r.g.queries && !status; begin += r.g.listed)
             status = queue_queries(&r, begin, lesser(begin + r.g.listed, r.g.queries));
-    if (!status && keys && kp->sum.data != kp->dkv.data) status = queue_step(&r, FINISH_DKV, blocks(keys, WARPS));
+    if (!status && key_rows && kp->sum.data != kp->dkv.data)
+        status = queue_step(&r, FINISH_DKV, blocks(key_rows, WARPS));
     if (!status && kp->part_dist) status = queue_step(&r, FINISH_DIST, blocks(r.g.queries, WARPS));
     if (!status && kp->dsink) status = queue_step(&r, FINISH_DSINK, p->heads_q);
     return status;

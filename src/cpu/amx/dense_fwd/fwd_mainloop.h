@@ -13,7 +13,7 @@
 #include "cpu/amx/dense_fwd/tile_products.h"
 
 /* Whether all queries see all keys of a step. */
-static int open_step(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
+static int is_unmasked(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
     const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)),
                   end = _mm512_set1_epi32((int32_t)((step + 1) * span));
     __mmask16 cut = 0;
@@ -198,7 +198,9 @@ static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f,
  *   3. scores: overrides, score_mod, hidden keys, running max of queries that have none
  *   4. exponentials, interleaved with Q K^T of the next step and P V of the steps before
  *   5. a sum of probabilities passed MOST: running max moved, exponentials computed again, O and l rescaled
- *   6. buffers rotate: P of this step becomes the newest of the queue, s and `other` change places */
+ *   6. buffers rotate: P of this step becomes the newest of the queue, s and `other` change places
+ * flat: the extents are constants. The running max is a reference that moves when a sum passes MOST, not with each
+ * larger score. */
 INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int n_bf16, int bf16_accuracy, int64_t span, int64_t o_slices) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
@@ -210,7 +212,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     struct exps e;
     struct queue w = {.span = span, .o_slices = o_slices};
     struct place place = {f, 0}, next;
-    struct open open = {0, 0};
+    struct unmasked unmasked = {0, 0};
     int settled = 0;                                                 /* all queries have a running max */
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
     const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(CAP_HIDDEN)) : v32_set(-INFINITY);
@@ -234,13 +236,13 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         w.places[QUEUE] = place;
         const struct attn_fwd_score_mod *const score_mod = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].rescale = v32_set(1);
-        if (flat && kind == fuse && n_bf16 == 1 && settled && place.step > o_slices && place.step >= open.from &&
-            place.step < open.to && j - w.pv_done[j % o_slices] == o_slices &&
+        if (flat && kind == fuse && n_bf16 == 1 && settled && place.step > o_slices && place.step >= unmasked.from &&
+            place.step < unmasked.to && j - w.pv_done[j % o_slices] == o_slices &&
             (!fuse_bool_mask(kind) ||
              (follows(next, place, 1) && follows(place, w.places[QUEUE - o_slices], o_slices)))) {
             struct pipeline c = {
                 .w = &w, .place = place, .j = j, .s = s, .other = other, .held = held, .l = {l[0], l[1]}};
-            const int overflowed = full_steps(kind, depth, width, span, o_slices, open.to, end, r, &c, &e);
+            const int overflowed = full_steps(kind, depth, width, span, o_slices, unmasked.to, end, r, &c, &e);
             place = c.place, next = next_of(kind, place, span, end), j = c.j, s = c.s, other = c.other, held = c.held;
             for (int h = 0; h < 2; h++) l[h] = c.l[h];
             if (overflowed) goto have_exps;
@@ -253,10 +255,10 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
                                                   in_parts(&r[h], r[h].m * e.factor)) +
                               v32_set(r[h].below);
             }
-            open = open_steps(f, span);
+            unmasked = unmasked_steps(f, span);
             settled = 0;
-            if (f->score_override || f->page_missing || f->visible) open.to = 0;
-            if (open.to > f->n / span - 1) open.to = f->n / span - 1;
+            if (f->score_override || f->page_missing || f->visible) unmasked.to = 0;
+            if (unmasked.to > f->n / span - 1) unmasked.to = f->n / span - 1;
             if (score_mod && score_mod->alibi) {
                 store_held(&held);
                 look_ahead(f, depth, n_bf16, e.of_keys, span, r, other);
@@ -268,8 +270,8 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             if (score_mod->mask && score_mod->mask != ATTN_UKR_MASK_BIAS)
                 prefetch_masks(score_mod, span, (place.step + 1) * span);
         }
-        if (!settled || place.step < open.from || place.step >= open.to) {
-            if (!open_step(f, span, place.step)) hide(f, span, place.step, s, hidden);
+        if (!settled || place.step < unmasked.from || place.step >= unmasked.to) {
+            if (!is_unmasked(f, span, place.step)) hide(f, span, place.step, s, hidden);
             if (f->page_missing) hide_missing_pages(f, span, place.step, s, hidden);
             if (f->visible) record_visible(f, span, place.step, s, hidden);
             if (f->visible && fuse_bool_mask(kind)) apply_bool_mask(f, span, place.step);

@@ -226,7 +226,7 @@ INLINE void strips(int64_t o_slices, int mod, int degree, open_loop *loop, const
     struct offsets t = {.value = scratch};
     struct pipeline c = {.place = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + SUBTRACTED};
     struct place next = step_after(c.place, SPAN);
-    struct open open = {0, 0};
+    struct unmasked unmasked = {0, 0};
     struct exps e;
     struct cells cells;
     int settled = 0; /* all queries have a running max */
@@ -243,19 +243,19 @@ INLINE void strips(int64_t o_slices, int mod, int degree, open_loop *loop, const
         f = c.place.f;
         c.places[o_slices] = c.place;
         for (int h = 0; h < 2; h++) t.r[h].rescale = v32_set(1);
-        if (settled && c.place.step > o_slices && c.place.step >= open.from && c.place.step < open.to &&
+        if (settled && c.place.step > o_slices && c.place.step >= unmasked.from && c.place.step < unmasked.to &&
             c.j - c.pv_done[c.j % o_slices] == o_slices) {
             c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
-            const int overflowed = loop(open.to, t.value, &c);
+            const int overflowed = loop(unmasked.to, t.value, &c);
             next = step_after(c.place, SPAN);
             if (overflowed) goto have_exps;
         }
         if (c.place.step == 0) {
             begin_strip(f, &t, factor, c.sum);
-            open = open_steps(f, SPAN);
-            if (f->page_missing || f->visible) open.to = 0;
-            if (open.to > f->n / SPAN - 1) open.to = f->n / SPAN - 1;
-            if (f->score->mask && open.to > f->score->mask_keys / SPAN) open.to = f->score->mask_keys / SPAN;
+            unmasked = unmasked_steps(f, SPAN);
+            if (f->page_missing || f->visible) unmasked.to = 0;
+            if (unmasked.to > f->n / SPAN - 1) unmasked.to = f->n / SPAN - 1;
+            if (f->score->mask && unmasked.to > f->score->mask_keys / SPAN) unmasked.to = f->score->mask_keys / SPAN;
             if (mod & MOD_ALIBI) {
                 store_held(&c.held);
                 look_ahead(o_slices, f, &t, &cells, c.other, c.sum, factor);

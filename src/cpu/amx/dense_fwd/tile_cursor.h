@@ -21,13 +21,13 @@ INLINE int follows(struct place place, struct place from, int64_t steps) {
     return place.f == from.f && place.step == from.step + steps;
 }
 /* Steps from .. to - 1 of a strip, whose keys all queries see. */
-struct open {
+struct unmasked {
     int64_t from, to;
 };
-static inline struct open open_steps(const struct attn_fwd_strip *f, int64_t span) {
+static inline struct unmasked unmasked_steps(const struct attn_fwd_strip *f, int64_t span) {
     const __m512i lo = _mm512_max_epi32(_mm512_loadu_si512(f->seen), _mm512_loadu_si512(f->seen + 16)),
                   hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + ATTN_FWD_ROWS),
                                         _mm512_loadu_si512(f->seen + ATTN_FWD_ROWS + 16));
-    return (struct open){(_mm512_reduce_max_epi32(lo) + span - 1) / span, _mm512_reduce_min_epi32(hi) / span};
+    return (struct unmasked){(_mm512_reduce_max_epi32(lo) + span - 1) / span, _mm512_reduce_min_epi32(hi) / span};
 }
 #endif
