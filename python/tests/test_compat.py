@@ -83,6 +83,71 @@ def test_dense(published, name):
     assert_close(q.grad.numpy().transpose(0, 2, 1, 3), grads["dq"], 1e-12)
 
 
+def e4m3(*shape, seed):
+    """A tensor of e4m3, a number for each sequence and key head, and what the two make."""
+    narrow = rows(*shape, seed=seed).to(torch.float8_e4m3fn)
+    return narrow, 0.5 + rows(shape[0], 2, seed=seed + 1).float().abs()
+
+
+def worth(narrow, scale):
+    return narrow.double() * scale.double().repeat_interleave(narrow.shape[2] // 2, 1)[:, None, :, None]
+
+
+def test_e4m3_of_version_3(published):
+    """descale [B,HK]: a query head's is that of its key head. Dense, packed and on a cache to which rows are appended; None is 1."""
+    module = published("flash_attn_interface")
+    (q, q_scale), (k, k_scale), (v, v_scale) = e4m3(2, 9, 4, 16, seed=1), e4m3(2, 12, 2, 16, seed=3), e4m3(2, 12, 2, 24, seed=5)
+    words = {"q_descale": q_scale, "k_descale": k_scale, "v_descale": v_scale, "causal": True}
+    right, right_lse = expected(worth(q, q_scale), worth(k, k_scale), worth(v, v_scale), causal=True)
+    out, lse = module.flash_attn_func(q, k, v, **words, return_attn_probs=True)
+    assert out.dtype == torch.bfloat16 and lse.dtype == torch.float32
+    assert_close(out.double().numpy(), right, 2**-7)
+    assert_close(lse.double().numpy(), right_lse, 1e-5)
+    for x in (q_scale, k_scale, v_scale):  # each of them counts
+        assert not torch.equal(module.flash_attn_func(q, k, v, **words | {next(n for n in words if words[n] is x): x.flip(0)}), out)
+
+    cu_q, cu_k = torch.tensor([0, 9, 18]).int(), torch.tensor([0, 12, 24]).int()
+    packed, packed_lse = module.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), cu_q, cu_k, 9, 12, **words,
+                                                       return_attn_probs=True)
+    assert_close(packed.double().numpy(), right.reshape(18, 4, 24), 2**-7)
+    assert_close(packed_lse.double().numpy(), right_lse.transpose(1, 0, 2).reshape(4, 18), 1e-5)
+
+    caches = [torch.zeros(2, 16, 2, x.shape[-1]).to(torch.float8_e4m3fn) for x in (k, v)]
+    for cache, x in zip(caches, (k, v)):
+        cache[:, :8] = x[:, :8]
+    cached = module.flash_attn_with_kvcache(q, *caches, k[:, 8:], v[:, 8:], cache_seqlens=torch.tensor([8, 8]).int(), **words)
+    assert_close(cached.double().numpy(), right, 2**-7)
+    assert torch.equal(caches[0][:, :12].float(), k.float())
+
+    cos, sin = (torch.cos(rows(16, 4, seed=n)).to(torch.float8_e4m3fn) for n in (7, 8))  # rotated rows are rounded to e4m3
+    tables, lengths = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": False}, torch.tensor([11, 11]).int()
+    turned = module.flash_attn_with_kvcache(q[:, :1], *caches, k[:, 11:], v[:, 11:], cache_seqlens=lengths, **tables, **words)
+    c, s = cos[11].float(), sin[11].float()
+    for x, found in ((k[:, 11], caches[0][:, 11]), (q[:, 0], None)):
+        a, b, rest = x.float().split([4, 4, 8], -1)
+        right = torch.cat([a * c - b * s, a * s + b * c, rest], -1).to(torch.float8_e4m3fn)
+        assert found is None or torch.equal(found.float(), right.float())
+    assert torch.equal(turned, module.flash_attn_with_kvcache(right[:, None], *caches, cache_seqlens=lengths + 1, **words))
+
+    plain, _ = expected(worth(q, torch.ones(2, 2)), worth(k, k_scale), worth(v, torch.ones(2, 2)))
+    assert_close(module.flash_attn_func(q, k, v, k_descale=k_scale).double().numpy(), plain, 2**-7)
+
+
+def test_e4m3_of_version_3_has_no_gradients(published):
+    module, (q, scale) = published("flash_attn_interface"), e4m3(2, 5, 2, 16, seed=1)
+    out = module.flash_attn_func(q, q, q, q_descale=scale)
+    asking = module.flash_attn_func(q.requires_grad_(), q, q, q_descale=scale)
+    assert torch.equal(asking, out) and not out.requires_grad
+    with pytest.raises(libattn.UnsupportedError, match="e4m3 is a forward alone"):
+        asking.sum().backward()
+    for wrong in (scale[:, :1], scale[0], scale.double()):
+        with pytest.raises(ValueError, match="v_descale"):
+            module.flash_attn_func(q, q, q, v_descale=wrong)
+    for name in ("q_descale", "k_descale", "v_descale"):
+        with pytest.raises(libattn.UnsupportedError, match=name):
+            module.flash_attn_func(*[q.detach().bfloat16()] * 3, **{name: scale})
+
+
 @pytest.mark.parametrize("name", ["flash_attn", "flash_attn_interface"])
 def test_packed(published, name):
     module, cu_q, cu_k = published(name), torch.tensor([0, 3, 9]).int(), torch.tensor([0, 5, 12]).int()

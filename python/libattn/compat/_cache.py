@@ -13,16 +13,21 @@ import torch
 from ._common import attention, chunk_mask, refuse
 
 
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """A view that torch can index and join on every device: e4m3 as its bytes."""
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
+
+
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, first: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """Rotary embedding of x [B,S,H,D], whose row s of sequence b is at position first[b] + s; columns past the tables' stay."""
     half = cos.shape[-1]
     position = first.long()[:, None] + torch.arange(x.shape[1], device=x.device)
-    c, s = cos[position].float().unsqueeze(2), sin[position].float().unsqueeze(2)
+    c, s = (as_bytes(table)[position].view(table.dtype).float().unsqueeze(2) for table in (cos, sin))
     turned, rest = x[..., :2 * half].float(), x[..., 2 * half:]
     a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
     parts = (a * c - b * s, a * s + b * c)
     joined = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
-    return torch.cat([joined.to(x.dtype), rest], -1)
+    return torch.cat([as_bytes(joined.to(x.dtype)), as_bytes(rest)], -1).view(x.dtype)
 
 
 def rotate_queries(q: torch.Tensor, *tables: Any, each_row: bool) -> torch.Tensor:
@@ -49,7 +54,7 @@ def append(cache: torch.Tensor, new: torch.Tensor, lengths: torch.Tensor, table:
     if table is not None:
         page = cache.shape[1]
         sequence, position = table.long()[sequence, position // page], position % page
-    cache[sequence, position] = new
+    as_bytes(cache)[sequence, position] = as_bytes(new)
 
 
 def with_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None,

@@ -3,6 +3,7 @@
 ALiBi by distance, lse natural and +inf on rows without keys."""
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -42,15 +43,53 @@ def heads_first(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-2, -3)
 
 
+class _ForwardAlone(torch.autograd.Function):
+    """out of e4m3 tensors, some of which ask for gradients: those are refused when they are computed, as in the original."""
+
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, lse: torch.Tensor, *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.mark_non_differentiable(lse)
+        return out.view_as(out), lse.view_as(lse)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise error(_abi.ATTN_E_FEATURE, "q is float8_e4m3fn, which has no gradients: attention of e4m3 is a forward alone", "q")
+
+
+def e4m3_scales(q: torch.Tensor, k: torch.Tensor, descale: tuple[torch.Tensor | None, ...], batch: int) -> dict[str, Any]:
+    """Options of sdpa for q, k, v in e4m3, from q_descale, k_descale and v_descale [B,HK] (None: 1): a number of q_descale is
+    that of all query heads on one key head. Refused beside other dtypes, in which they would say nothing."""
+    names = ("q_descale", "k_descale", "v_descale")
+    if q.dtype != torch.float8_e4m3fn:
+        refuse(**{name: x is not None for name, x in zip(names, descale)})
+        return {}
+    found, heads = {}, k.shape[-2]
+    for name, x in zip(names, descale):
+        if x is not None and (x.dtype != torch.float32 or x.shape != (batch, heads)):
+            raise ValueError(f"{name} is {x.dtype} {tuple(x.shape)}, expected torch.float32 {(batch, heads)}: of each sequence and key head")
+        one = torch.ones((), device=q.device).expand(batch, heads) if x is None else x
+        if name == "q_descale":
+            one = one.unsqueeze(-1).expand(batch, heads, q.shape[-2] // heads).flatten(1)
+        found[name.replace("descale", "scale")] = one
+    return found
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None, causal: bool,
               window_size: tuple[int, int], softcap: float, alibi: torch.Tensor | None = None,
               deterministic: bool = False, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """out in q's shape, and lse [B,H,S] or [H,T]."""
+    """out in q's shape, and lse [B,H,S] or [H,T]. Options of sdpa, and descale: of q, k and v, see e4m3_scales."""
     if alibi is not None:
         options.update(alibi=alibi, alibi_form="distance")
-    out, lse = sdpa(heads_first(q), heads_first(k), heads_first(v), return_lse=True, scale=scale, causal=causal,
-                    bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
-                    lse_empty_plus_inf=True, **options)
+    cu = options.get("cu_seqlens_q")
+    scales = e4m3_scales(q, k, options.pop("descale", ()), len(q) if cu is None else len(cu) - 1)
+    alone = bool(scales) and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    with torch.no_grad() if alone else nullcontext():
+        out, lse = sdpa(heads_first(q), heads_first(k), heads_first(v), return_lse=True, scale=scale, causal=causal,
+                        bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
+                        lse_empty_plus_inf=True, **scales, **options)
+    if alone:
+        refusing: Any = _ForwardAlone.apply
+        out, lse = refusing(out, lse, q, k, v)
     return heads_first(out), lse
 
 

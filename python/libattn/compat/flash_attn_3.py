@@ -21,11 +21,10 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_s
                     return_attn_probs: bool = False) -> Any:
     """q [B,SQ,HQ,D], k and v [B,SK,HK,D]; with return_attn_probs (out, lse). num_splits, pack_gqa and sm_margin change no
     result and are left to the library; attention_chunk makes a boolean mask of SQ x SK."""
-    refuse(qv=qv is not None, q_descale=q_descale is not None, k_descale=k_descale is not None,
-           v_descale=v_descale is not None)
+    refuse(qv=qv is not None)
     mask = chunk_mask(attention_chunk, q.shape[1], k.shape[1], None, None, q.device) if attention_chunk else None
     out, lse = attention(q, k, v, scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
-                         deterministic=deterministic, mask=mask)
+                         deterministic=deterministic, mask=mask, descale=(q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
 
 
@@ -38,8 +37,7 @@ def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
                            softcap: float = 0.0, num_splits: int = 1, pack_gqa: bool | None = None,
                            deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [TOTALQ,HQ,D], k and v [TOTALK,HK,D]; seqused: rows in use of each sequence; attention_chunk makes a boolean mask."""
-    refuse(qv=qv is not None, q_descale=q_descale is not None, k_descale=k_descale is not None,
-           v_descale=v_descale is not None)
+    refuse(qv=qv is not None)
     mask = None
     if attention_chunk:
         mask = chunk_mask(attention_chunk, int(max_seqlen_q), int(max_seqlen_k),
@@ -48,7 +46,7 @@ def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
     out, lse = attention(q, k, v, scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
                          deterministic=deterministic, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                          max_seqlen_q=int(max_seqlen_q), max_seqlen_k=int(max_seqlen_k), seqlens_q=seqused_q,
-                         seqlens_k=seqused_k, mask=mask)
+                         seqlens_k=seqused_k, mask=mask, descale=(q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
 
 
@@ -66,12 +64,12 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
                             pack_gqa: bool | None = None, sm_margin: int = 0, return_softmax_lse: bool = False) -> Any:
     """q [B,SQ,HQ,D] or, with cu_seqlens_q, [TOTALQ,HQ,D] on a cache [B,S,HK,D] or pages [PAGES,PAGE,HK,D]; k and v, packed with
     cu_seqlens_k_new, are written behind cache_seqlens first. attention_chunk makes a boolean mask, hints change no result."""
-    refuse(qv=qv is not None, q_descale=q_descale is not None, k_descale=k_descale is not None,
-           v_descale=v_descale is not None)
+    refuse(qv=qv is not None)
     out, lse = with_cache(q, k_cache, v_cache, k, v, lengths=cache_seqlens, batch_idx=cache_batch_idx, leftpad=cache_leftpad,
                           table=page_table, rotary=(rotary_cos, rotary_sin, rotary_interleaved), scale=softmax_scale,
                           causal=causal, window_size=window_size, softcap=softcap, cu_q=cu_seqlens_q, max_q=max_seqlen_q,
-                          cu_new=cu_seqlens_k_new, rotary_lengths=rotary_seqlens, chunk=attention_chunk)
+                          cu_new=cu_seqlens_k_new, rotary_lengths=rotary_seqlens, chunk=attention_chunk,
+                          descale=(q_descale, k_descale, v_descale))
     return (out, lse) if return_softmax_lse else out
 
 
