@@ -151,8 +151,7 @@ FLASH_ATTN_3 = Suite(
         "test_flash3_bw_compatibility": "reads the schemas of the extension",
     },
     paths=("hopper",),
-    environment={"FLASH_ATTENTION_DISABLE_FP8": "TRUE"},
-)  # the file's own switch: fp8 is refused
+)
 
 _COMPILER = "about the originals' compiler or its cache"
 _BLACKWELL = "for kernels of the originals that only a B200 runs"
