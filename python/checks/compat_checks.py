@@ -69,6 +69,38 @@ def flash_attn_interface(case):
 
 
 @check
+def flash_attn_interface_e4m3(case):
+    """8-bit inputs with descale of each sequence and key head: dense, packed, and new rows on pages. Where P is multiplied in
+    e4m3 each row is within 2^-3 (docs/semantics.md), all of them together within half of it."""
+    module = libattn.compat.install("flash_attn_interface")
+    for d in (64, 128, 192, 256) if case.cuda else (64,):
+        q, k, v = (case.random(2, 256, heads, d).to(torch.float8_e4m3fn) for heads in (6, 2, 2))
+        descale = [0.5 + case.random(2, 2).abs() for _ in range(3)]
+        words = dict(zip(("q_descale", "k_descale", "v_descale"), descale))
+        worth = [
+            x.double() * scale.double().repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]
+            for x, scale in zip((q, k, v), descale)
+        ]
+        for causal in (False, True):
+            right, right_lse = formula(*worth, causal=causal)
+            out, lse = module.flash_attn_func(q, k, v, causal=causal, return_attn_probs=True, **words)
+            case.must(out.dtype == torch.bfloat16, f"out is {out.dtype}")
+            case.close("dense: out", out, right, 2**-4)
+            case.close("dense: lse", lse, right_lse, 2**-7)
+            cu = torch.tensor([0, 256, 512], device=case.device).int()
+            packed = module.flash_attn_varlen_func(*(x.flatten(0, 1) for x in (q, k, v)), cu, cu, 256, 256, causal=causal, **words)
+            case.close("packed: out", packed, right.flatten(0, 1), 2**-4)
+            pages = [torch.zeros(8, 64, 2, d, device=case.device).to(torch.float8_e4m3fn) for _ in range(2)]
+            table = torch.tensor([[3, 1, 7, 5], [6, 0, 2, 4]], device=case.device).int()
+            for first, last in ((0, 200), (200, 256)):
+                found = module.flash_attn_with_kvcache(
+                    q, *pages, k[:, first:last], v[:, first:last], causal=causal, page_table=table,
+                    cache_seqlens=torch.full((2,), first, device=case.device).int(), **words
+                )  # fmt: skip
+            case.close("pages: out", found, right, 2**-4)
+
+
+@check
 def alibi(case):
     module, slopes = libattn.compat.install("flash_attn"), case.random(6).abs() * 0.1
     inputs = [case.random(2, 100, heads, 64, dtype=torch.bfloat16, grad=True) for heads in (6, 2, 2)]
