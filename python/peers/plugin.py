@@ -7,6 +7,7 @@ import os
 from time import perf_counter
 
 import pytest
+import torch
 from lines import Lines, chosen, usable
 from prepare import prepare
 
@@ -22,6 +23,11 @@ def names_of(argnames):
     return ",".join(name.strip() for name in argnames.split(",")) if isinstance(argnames, str) else ",".join(argnames)
 
 
+def plain(value):
+    """As the selection writes it: a dtype by its text."""
+    return str(value) if isinstance(value, torch.dtype) else value
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc):
     """Only values that some choice has: their files stand for a hundred thousand cases, of which making is slow."""
@@ -32,7 +38,7 @@ def pytest_generate_tests(metafunc):
         if not cases:
             kept = kept[:1]
         elif all(names in choice.values for choice in cases):
-            kept = [value for value in kept if any(value in choice.values[names] for choice in cases)]
+            kept = [value for value in kept if any(plain(value) in choice.values[names] for choice in cases)]
         return parametrize(argnames, kept, *rest, **words)
 
     metafunc.parametrize = fewer
@@ -41,7 +47,7 @@ def pytest_generate_tests(metafunc):
 def fits(item, choice):
     given = item.callspec.params if hasattr(item, "callspec") else {}
     for names, values in choice.values.items():
-        value = tuple(given[name] for name in names.split(","))
+        value = tuple(plain(given[name]) for name in names.split(","))
         if (value if "," in names else value[0]) not in values:
             return False
     return chosen(item.name, choice.every * LINES.fewer)

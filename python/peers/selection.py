@@ -127,20 +127,61 @@ FLASH_ATTN_2 = Suite(
     constants={"USE_TRITON_ROCM": False},
 )
 
+_WIDE = {"dtype": ["torch.bfloat16", "torch.float16"]}
+_E4M3 = {"dtype": ["torch.float8_e4m3fn"], "has_qv": [False]}
+_E4M3_CACHE = {
+    "dtype": ["torch.float8_e4m3fn"],
+    "varlen_q": [False],
+    "has_batch_idx": [False],
+    "has_leftpad": [False],
+    "rotary_fraction": [0.0],
+    "rotary_interleaved": [False],
+}
 FLASH_ATTN_3 = Suite(
     "flash-attn 3",
     "flash_attention",
     "hopper/test_flash_attn.py",
     ("flash_attn", "flash_attn_interface"),
     (
-        Cases("test_flash_attn_output", _EVERY_OPTION + "; values wider than keys", {"has_qv": [False]}, 14),
-        Cases("test_flash_attn_output", "qv is refused", {"has_qv": [True], "d": [64], _PAIRS: [(113, 203)]}, 4),
-        Cases("test_flash_attn_varlen_output", _EVERY_OPTION + "; rows in use", {"has_qv": [False]}, 32),
+        Cases("test_flash_attn_output", _EVERY_OPTION + "; values wider than keys", _WIDE | {"has_qv": [False]}, 14),
+        Cases("test_flash_attn_output", "qv is refused", _WIDE | {"has_qv": [True], "d": [64], _PAIRS: [(113, 203)]}, 4),
+        Cases(
+            "test_flash_attn_output",
+            "e4m3, at lengths whose chunk, which each case draws, holds all keys",
+            _E4M3
+            | {"d": [64, 96, 128], "softcap": [0.0], _PAIRS: [(64, 128), (113, 203), (256, 512), (1024, 1024)]},
+            6,
+        ),
+        Cases(
+            "test_flash_attn_output",
+            "e4m3: softcap, chunks and wide heads, which are refused",
+            _E4M3 | {"d": [64, 192], "mha_type": ["gqa"], _PAIRS: [(113, 203), (128, 192)]},
+            4,
+        ),
+        Cases("test_flash_attn_varlen_output", _EVERY_OPTION + "; rows in use", _WIDE | {"has_qv": [False]}, 32),
+        Cases(
+            "test_flash_attn_varlen_output",
+            "e4m3, at lengths for which no case draws a chunk",
+            _E4M3 | {"d": [64, 128], "softcap": [0.0], _PAIRS: [(512, 256), (640, 128), (1024, 1023)]},
+            12,
+        ),
         Cases(
             "test_flash_attn_kvcache",
             "appended rows, rotary embedding, pages of 1, 4 and 128 rows, packed queries",
-            {_PAIRS: [(1, 128), (3, 1024), (64, 800), (64, 256), (256, 512)]},
+            _WIDE | {_PAIRS: [(1, 128), (3, 1024), (64, 800), (64, 256), (256, 512)]},
             120,
+        ),
+        Cases(
+            "test_flash_attn_kvcache",
+            "e4m3 with appended rows",
+            _E4M3_CACHE | {"page_size": [None], _PAIRS: [(1, 128), (64, 256), (256, 512)]},
+            12,
+        ),
+        Cases(
+            "test_flash_attn_kvcache",
+            "e4m3 on pages, which are refused",
+            _E4M3_CACHE | {"page_size": [128], "mha_type": ["gqa"], _PAIRS: [(1, 128), (256, 512)]},
+            8,
         ),
         Cases("test_flash_attn_cluster", "all"),
     ),

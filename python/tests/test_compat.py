@@ -148,6 +148,32 @@ def test_e4m3_of_version_3_has_no_gradients(published):
             module.flash_attn_func(*[q.detach().bfloat16()] * 3, **{name: scale})
 
 
+def test_what_kernels_lack_in_e4m3_is_refused_by_name(published, monkeypatch):
+    """As on a GPU, where every kernel refuses: by the argument that asked for it, which docs/python.md names."""
+    from libattn import _abi
+    from libattn._errors import error
+    from libattn.compat import _common
+    module, (q, scale) = published("flash_attn_interface"), e4m3(2, 8, 2, 16, seed=1)
+
+    def refuse(*_, **__):
+        raise error(_abi.ATTN_E_NO_KERNEL, "no kernel for this", "problem")
+
+    monkeypatch.setattr(_common, "sdpa", refuse)
+    wide, odd, table = rows(2, 8, 2, 130).to(q.dtype), rows(2, 8, 2, 15).to(q.dtype), torch.zeros(2, 1).int()
+    for name, x, words in (("softcap", q, {"softcap": 1.0}), ("attention_chunk", q, {"attention_chunk": 3}), ("q", wide, {}), ("q", odd, {})):
+        with pytest.raises(libattn.UnsupportedError, match="no kernel for this") as found:
+            module.flash_attn_func(x, x, x, q_descale=scale, **words)
+        assert found.value.argument == name
+    for name, words in (("page_table", {"page_table": table}), ("page_table", {"cache_batch_idx": table[:, 0]}), ("problem", {})):
+        with pytest.raises(libattn.UnsupportedError, match="no kernel for this") as found:
+            module.flash_attn_with_kvcache(q, q, q, cache_seqlens=8, **words)
+        assert found.value.argument == name
+    for x in (q.bfloat16(), q.float()):  # of other dtypes as the library says it
+        with pytest.raises(libattn.UnsupportedError) as found:
+            module.flash_attn_func(x, x, x, softcap=1.0)
+        assert found.value.argument == "problem"
+
+
 @pytest.mark.parametrize("name", ["flash_attn", "flash_attn_interface"])
 def test_packed(published, name):
     module, cu_q, cu_k = published(name), torch.tensor([0, 3, 9]).int(), torch.tensor([0, 5, 12]).int()
@@ -326,6 +352,23 @@ def test_chunks(published):
     packed = module.flash_attn_varlen_func(q[0], k[0], v[0], cu_q, cu_k, 4, 6, causal=True, attention_chunk=chunk)
     for a, b, first, last in ((0, 3, 0, 4), (3, 7, 4, 10)):
         assert_close(packed[a:b].numpy(), right(q[:1, a:b], k[:1, first:last], v[:1, first:last])[0], 1e-13)
+
+
+def test_a_chunk_that_holds_all_keys_is_no_mask(published):
+    """But for queries before the first key, which it hides all keys from."""
+    from libattn.compat import _common
+    module, cpu = published("flash_attn_interface"), torch.device("cpu")
+    three, two = torch.tensor([3, 3]), torch.tensor([2, 1])
+    for made, call in ((False, (10, 7, 10, None, None, cpu, False)), (True, (9, 7, 10, None, None, cpu, False)),
+                       (True, (10, 10, 7, None, None, cpu, False)), (False, (10, 10, 7, None, None, cpu, True)),
+                       (True, (3, 3, 3, three, two, cpu, False)), (False, (3, 3, 3, three, two, cpu, True)),
+                       (False, (0, 7, 10, None, None, cpu, False))):
+        assert (_common.chunk_mask(*call) is not None) == made, call
+    q, k, v = rows(2, 7, 2, 8), rows(2, 5, 2, 8, seed=1), rows(2, 5, 2, 8, seed=2)
+    position = np.arange(7)[:, None] - 2
+    for causal in (False, True):
+        right, _ = expected(q, k, v, causal=causal, mask=np.broadcast_to(position >= 0, (7, 5))[None, None])
+        assert_close(module.flash_attn_func(q, k, v, causal=causal, attention_chunk=5).numpy(), right, 1e-13)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -101,7 +101,7 @@ def with_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k:
         options.update(cu_seqlens_q=cu_q, max_seqlen_q=longest)
     if chunk:
         keys = k_cache.shape[1] * (1 if table is None else table.shape[1])
-        options["mask"] = chunk_mask(chunk, longest, keys, None if cu_q is None else cu_q.diff(), lengths, q.device)
+        options["mask"] = chunk_mask(chunk, longest, keys, None if cu_q is None else cu_q.diff(), lengths, q.device, causal)
     return attention(q, k_cache, v_cache, scale=scale, causal=causal, window_size=window_size, softcap=softcap, **options)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _abi
-from .._errors import error
+from .._errors import UnsupportedError, error
 from ..torch import sdpa
 from ..torch._functional import _arguments
 from ..torch._sparse_op import SPARSE_OPTIONS
@@ -29,8 +29,11 @@ def window(size: tuple[int, int]) -> tuple[int | None, int | None]:
 
 
 def chunk_mask(chunk: int, sq: int, sk: int, lengths_q: torch.Tensor | None, lengths_k: torch.Tensor | None,
-               device: torch.device) -> torch.Tensor:
-    """attention_chunk as a boolean mask [B or 1,1,SQ,SK]: a query sees the keys of its own chunk of `chunk` positions."""
+               device: torch.device, causal: bool) -> torch.Tensor | None:
+    """attention_chunk as a boolean mask [B or 1,1,SQ,SK]: a query sees the keys of its own chunk of `chunk` positions. None where the
+    first chunk holds all keys, and every query that sees any; 0 is off."""
+    if not chunk or chunk >= sk and (causal or lengths_q is None and lengths_k is None and sq <= sk):
+        return None
     one = torch.zeros(1, dtype=torch.long, device=device)
     offset = (one + sk if lengths_k is None else lengths_k.long()) - (one + sq if lengths_q is None else lengths_q.long())
     position = torch.arange(sq, device=device)[:, None] + offset[:, None, None]
@@ -74,6 +77,17 @@ def e4m3_scales(q: torch.Tensor, k: torch.Tensor, descale: tuple[torch.Tensor | 
     return found
 
 
+def e4m3_refusal(fault: UnsupportedError, q: torch.Tensor, v: torch.Tensor, softcap: float, options: dict[str, Any]) -> Exception:
+    """The refusal by every kernel, by the name of the argument that those of a GPU lack in e4m3; else as it is."""
+    asked = {"attention_chunk": options.get("mask") is not None, "softcap": softcap > 0, "page_table": "block_table" in options,
+             "q": max(q.shape[-1], v.shape[-1]) > 128 or q.shape[-1] % 2 > 0 or v.shape[-1] % 2 > 0}
+    name = next((name for name, given in asked.items() if given), "")
+    if fault.status != _abi.ATTN_E_NO_KERNEL or not name:
+        return fault
+    what = "head dims that are odd or above 128" if name == "q" else name
+    return error(fault.status, f"{what}: not in e4m3 on this device: {fault.text}", name)
+
+
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None, causal: bool,
               window_size: tuple[int, int], softcap: float, alibi: torch.Tensor | None = None,
               deterministic: bool = False, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,10 +97,13 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
     cu = options.get("cu_seqlens_q")
     scales = e4m3_scales(q, k, options.pop("descale", ()), len(q) if cu is None else len(cu) - 1)
     alone = bool(scales) and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    with torch.no_grad() if alone else nullcontext():
-        out, lse = sdpa(heads_first(q), heads_first(k), heads_first(v), return_lse=True, scale=scale, causal=causal,
-                        bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
-                        lse_empty_plus_inf=True, **scales, **options)
+    try:
+        with torch.no_grad() if alone else nullcontext():
+            out, lse = sdpa(heads_first(q), heads_first(k), heads_first(v), return_lse=True, scale=scale, causal=causal,
+                            bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
+                            lse_empty_plus_inf=True, **scales, **options)
+    except UnsupportedError as fault:
+        raise (e4m3_refusal(fault, q, v, softcap, options) if scales else fault) from None
     if alone:
         refusing: Any = _ForwardAlone.apply
         out, lse = refusing(out, lse, q, k, v)

@@ -22,7 +22,7 @@ def flash_attn_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_s
     """q [B,SQ,HQ,D], k and v [B,SK,HK,D]; with return_attn_probs (out, lse). num_splits, pack_gqa and sm_margin change no
     result and are left to the library; attention_chunk makes a boolean mask of SQ x SK."""
     refuse(qv=qv is not None)
-    mask = chunk_mask(attention_chunk, q.shape[1], k.shape[1], None, None, q.device) if attention_chunk else None
+    mask = chunk_mask(attention_chunk, q.shape[1], k.shape[1], None, None, q.device, causal)
     out, lse = attention(q, k, v, scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
                          deterministic=deterministic, mask=mask, descale=(q_descale, k_descale, v_descale))
     return (out, lse) if return_attn_probs else out
@@ -38,11 +38,8 @@ def flash_attn_varlen_func(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu
                            deterministic: bool = False, sm_margin: int = 0, return_attn_probs: bool = False) -> Any:
     """q [TOTALQ,HQ,D], k and v [TOTALK,HK,D]; seqused: rows in use of each sequence; attention_chunk makes a boolean mask."""
     refuse(qv=qv is not None)
-    mask = None
-    if attention_chunk:
-        mask = chunk_mask(attention_chunk, int(max_seqlen_q), int(max_seqlen_k),
-                          cu_seqlens_q.diff() if seqused_q is None else seqused_q,
-                          cu_seqlens_k.diff() if seqused_k is None else seqused_k, q.device)
+    mask = chunk_mask(attention_chunk, int(max_seqlen_q), int(max_seqlen_k), cu_seqlens_q.diff() if seqused_q is None else seqused_q,
+                      cu_seqlens_k.diff() if seqused_k is None else seqused_k, q.device, causal)
     out, lse = attention(q, k, v, scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
                          deterministic=deterministic, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                          max_seqlen_q=int(max_seqlen_q), max_seqlen_k=int(max_seqlen_k), seqlens_q=seqused_q,
