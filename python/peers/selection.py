@@ -181,7 +181,7 @@ FLASH_ATTN_3 = Suite(
             "test_flash_attn_kvcache",
             "e4m3 on pages, which are refused",
             _E4M3_CACHE | {"page_size": [128], "mha_type": ["gqa"], _PAIRS: [(1, 128), (256, 512)]},
-            8,
+            3,
         ),
         Cases("test_flash_attn_cluster", "all"),
     ),

@@ -233,6 +233,16 @@ def test_our_cell(row):
     assert found == row[1]
 
 
+def test_the_tests_that_the_docs_name():
+    """Those of the table of our own modules, row by row."""
+    table = DOCS.split("| feature | `libattn` | `libattn.torch` |", 1)[1].split("\n\n", 1)[0]
+    rows = [line.strip("| ").split("|") for line in table.splitlines()[2:]]
+    assert len(rows) >= 12 and {len(row) for row in rows} == {6}
+    names = {name.strip() for row in rows for name in row[-1].split(",")}
+    folder = pathlib.Path(__file__).parent
+    assert [name for name in names if not (folder / f"{name}.py").exists() and not (folder.parents[1] / name).is_dir()] == []
+
+
 def test_every_probe_has_its_row():
     assert [row[0] for row in ROWS if row[0] not in PROBES] == [] and set(PROBES) == {row[0] for row in ROWS}
     assert len({len(row) for row in ROWS}) == 1

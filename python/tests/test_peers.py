@@ -50,6 +50,19 @@ def test_flash_attn_generator_arg_must_be_none():
 def test_of_a_later_version():
     assert False
 '''
+OF_DTYPES = '''
+import pytest, torch
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("has_qv", [False])
+@pytest.mark.parametrize("softcap", [0.0])
+@pytest.mark.parametrize("d", [64])
+@pytest.mark.parametrize("mha_type", ["mha"])
+@pytest.mark.parametrize("seqlen_q,seqlen_k", [(64, 128), (5, 6)])
+def test_flash_attn_output(seqlen_q, seqlen_k, mha_type, d, softcap, has_qv, number, dtype):
+    assert dtype != torch.float8_e4m3fn or seqlen_q == 64
+'''
 CALLS = {
     "utils.py": """
 judged = True
@@ -153,6 +166,16 @@ def test_a_suite_of_pytest(tmp_path):
     assert "no row of docs/python.md" in found["test_flash_attn_bwd_varlen_overflow"]["reason"]
     assert record["refused"] == [{"suite": "flash-attn 2", "feature": "dropout_p", "cases": 1}]
     assert "3 passed, 2 failed, 1 refused, 2 skipped" in done.stdout
+
+
+def test_a_choice_by_dtype(tmp_path):
+    """Of e4m3 with lengths of its own, of other dtypes with all lengths."""
+    (tmp_path / "hopper").mkdir()
+    (tmp_path / "hopper" / "test_flash_attn.py").write_text(OF_DTYPES)
+    done, record = run(tmp_path, "--flash-attention", str(tmp_path), "--suites", "flash-attn 3")
+    names = [line["case"] for line in record["cases"]]
+    assert done.returncode == 0 and {line["result"] for line in record["cases"]} == {"passed"}
+    assert {(name.split("[")[1][:2], name[-7:-1]) for name in names} == {("64", "dtype0"), ("5-", "dtype0"), ("64", "dtype1")}
 
 
 def test_a_suite_that_is_a_program(tmp_path):
