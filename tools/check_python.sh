@@ -83,7 +83,7 @@ else
     wait "$torch" || { tail -n 5 "$envs/torch.log" >&2; exit 1; }
     folder=$envs/torch
     export OMP_WAIT_POLICY=passive # torch's idle threads leave the processors to the library's
-    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,peers,features,examples}.py
+    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,compat_3,peers,features,examples}.py
     tests "checks on the CPU" "$folder/bin/python" python/checks --device cpu --jobs 2 --groups torch options sparse hf compat jax # the GPU machine's, as far as a CPU goes
     types=()
 fi
