@@ -46,6 +46,8 @@ def last_error(status: int) -> Exception:
     detail = _abi.attn_error(size=ctypes.sizeof(_abi.attn_error))
     lib.attn_last_error_detail(ctypes.byref(detail))
     text = lib.attn_last_error().decode(errors="replace")
+    if status == _abi.ATTN_E_NO_DEVICE and "device cuda:" in text and _context is not None and lib.attn_cuda_status(_context):
+        text += f": {lib.attn_last_error().decode(errors='replace')}"  # no driver, too old a driver
     return error(status, text, detail.argument.decode(errors="replace"), detail.expected, detail.given)
 
 

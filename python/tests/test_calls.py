@@ -110,6 +110,15 @@ def test_a_library_that_cannot_be_loaded_is_named():
     assert found.returncode and "LIBATTN_LIBRARY names it" in found.stderr and "/nowhere/libattn.so" in found.stderr
 
 
+def test_why_there_is_no_cuda_device():
+    """A driver that is absent, and one that lacks what a driver of CUDA 12 has."""
+    ask = "import libattn; libattn.plan('sdpa_fwd hq=2 sq=64 d=64 bf16', device='cuda')"
+    for driver, why in (("/nowhere/libcuda.so", "the CUDA driver cannot be opened: /nowhere/libcuda.so"),
+                        ("libm.so.6", "it is not a CUDA driver, or older than CUDA 12.0")):
+        found = run_python(ask, ATTN_CUDA_DRIVER=driver, ATTN_LOG="off")
+        assert found.returncode and "there is no device cuda:0" in found.stderr and why in found.stderr, found.stderr
+
+
 def test_listings():
     names = [kernel.name for kernel in libattn.kernels()]
     assert "attn_sdpa_fwd_ref_f32_any" in names
