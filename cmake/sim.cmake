@@ -107,6 +107,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       attn_sim_check(check_all_to_sink_${row} sdpa_bwd_sm80_${row} 520 "${problem}")
       attn_sim_check(check_sink_alone_${row} sdpa_bwd_sm80_${row} 100 "${problem}")
     endforeach()
+    # dS of one key that are nearly equal, which bf16 rounds as their queries are.
+    attn_sim_check(check_few_steps sdpa_bwd_sm80_bf16_d64_full 17443146129524 "sdpa_bwd hq=8 hk=4 sq=119 d=1 bf16 sink seqlens_k")
     # No sequence: nothing is split, nothing is launched.
     attn_sim_check(check_fwd_no_sequence sdpa_fwd_sm80_bf16_d64_full 1 "sdpa_fwd b=0 hq=4 hk=2 sq=9 sk=21 d=64 bf16")
     # Every kernel on problems with an empty extent, on its own generation's profile, where all that accept must have an estimate.

@@ -124,6 +124,18 @@ if(TARGET attn_cli)
   # Equal probabilities, which bf16 rounds all the same way.
   attn_check_test(cli.check_equal_probabilities cli attn_cli attn_mla_bwd_avx512bf16_bf16_any 186499850239686
                   "mla_bwd hq=1 sq=9 sk=424 d=576 topk=300 bf16 lse_base_2 dlse align=16" --overlap 0.5)
+  # dS of one key that are nearly equal: which way bf16 rounds each follows from its query.
+  attn_check_test(cli.check_few_steps cli attn_cli attn_sdpa_bwd_*_bf16_any 17443146129524
+                  "sdpa_bwd hq=8 hk=4 sq=119 d=1 bf16 sink seqlens_k")
+  attn_check_test(cli.check_few_steps_d4 cli attn_cli attn_sdpa_bwd_*_bf16_any 5027
+                  "sdpa_bwd hq=8 hk=4 sq=119 d=4 bf16 sink seqlens_k")
+  attn_check_test(cli.check_few_steps_scale cli attn_cli attn_sdpa_bwd_*_bf16_any 5027
+                  "sdpa_bwd b=2 hq=2 sq=16 sk=200 d=1 bf16 sink scale=0.01")
+  # A row of dout with an infinity, and a sink that leaves P no number of f32: what NaN or infinity comes of it is not judged.
+  attn_check_test(cli.check_infinite_dout_behind_sink cli attn_cli attn_sdpa_bwd_*_bf16_any 111363872677371
+                  "sdpa_bwd hq=12 hk=3 sq=1 sk=345 d=1 bf16 sink lse_base_2 grad_sink left=64")
+  attn_check_test(cli.check_infinite_dout_behind_sink_f16 cli attn_cli attn_sdpa_bwd_*_f16_any 274343615353956
+                  "sdpa_bwd b=2 hq=4 hk=1 sq=1 sk=1820 d=80 f16 bottom_right sink lse_base_2 grad_sink left=3 align=128")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.

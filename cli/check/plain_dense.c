@@ -79,12 +79,21 @@ struct line {
     int64_t *key;                                  /* row of k, or -1 = hidden */
     double top, top_rounded, score;
 };
+/* dS of summands that a kernel rounds to 16 bits, weighed by the summands' norms. */
+struct steps {
+    double sum, first, second; /* of the norms; times dS; times its square */
+};
+static void add_step(struct steps *s, double ds, double norm) {
+    s->sum += norm, s->first += norm * ds, s->second += norm * ds * ds;
+}
 struct work {
     const struct check_case *c;
     struct line line;
     double *norm_q, *norm_k, *norm_v, *norm_o, *norm_do;
     /* Noise of one row of dout, which all queries share, or of v, which all keys share: added up along q or k. */
     double *along_q, *squares, *along_k; /* rows like dk's; the same without direction; one row */
+    struct steps *steps;                 /* of a head's dS with each key */
+    double *few_steps;                   /* of all heads: what roundings() takes */
     bool one_dout, one_v;
     double heads_alike; /* heads of a group that share rows of dout one by one, else 1 */
     bool keys_alike;
@@ -172,12 +181,23 @@ static bool are_alike(const struct check_case *c, int32_t a, int32_t b, int axis
 }
 
 /* What rounding the summands to 16 bits may add up to, in units of one's relative error: numerics.md. Summands are
- * multiples of rows of `role`; alike: they may all be rounded the same way. */
-static double roundings(const struct check_case *c, int32_t role, double sum, double root, int64_t cols, bool alike) {
+ * multiples of rows of `role`; alike: they may all be rounded the same way; few_steps: sum_of_few_steps. */
+static double roundings(const struct check_case *c, int32_t role, double sum, double root, double few_steps,
+                        int64_t cols, bool alike) {
     enum { FEW = 30 };                    /* from here on the second is below `root`, which the bound has anyway */
     if (is_one_row(c, role, 1)) cols = 1; /* one direction */
-    const double independent = root * (1 + 4 / sqrt((double)cols)) / sqrt(3.0);
-    return alike && cols < FEW ? sum : fmin(sum, independent);
+    const double independent = root * (1 + 4 / sqrt((double)cols)) / sqrt(3.0),
+                 dependent = few_steps * fmin(1, 2 / sqrt((double)cols));
+    return alike && cols < FEW ? sum : fmin(sum, fmax(independent, dependent));
+}
+
+/* The part of the summands' plain sum that their roundings may reach for lying on few steps of the type, where which
+ * way each is rounded follows from the row that it is multiplied with. */
+static double sum_of_few_steps(const struct steps *s, int32_t dtype) {
+    if (!(s->sum > 0) || !isfinite(s->second)) return 0;
+    const double mean = s->first / s->sum, spread = sqrt(fmax(0, s->second / s->sum - mean * mean)),
+                 step = (dtype == ATTN_F16 ? 0x1p-10 : 0x1p-7) * fabs(mean);
+    return 2 * s->sum * step / fmax(2 * step, step + sqrt(12.0) * spread);
 }
 
 static double sink_at(const struct check_case *c, int64_t h) {
@@ -273,7 +293,7 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
     }
     /* Probabilities that are close to each other round alike, by up to a quarter of the row bound: see numerics.md. */
     o->terms[row] = w->narrow ? fmax(sqrt(terms), sum / 3) : sqrt(terms);
-    if (w->narrow) o->roundings[row] = roundings(c, ATTN_ROLE_V, sum, sqrt(terms), dv, w->keys_alike);
+    if (w->narrow) o->roundings[row] = roundings(c, ATTN_ROLE_V, sum, sqrt(terms), 0, dv, w->keys_alike);
     for (int64_t x = 0; o->half && x < dv; x++)
         o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }
@@ -307,6 +327,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     double dlse = check_has(c, ATTN_DLSE) ? c->t[ATTN_ROLE_DLSE].val[row] / w->to_natural : 0;
     double delta = attn_cli_check_dot(out, dout, dv), half_delta = attn_cli_check_round(delta, w->dtype);
     double delta_size = w->norm_o[row] * w->norm_do[row] + fabs(dlse), terms_q = 0, sum_q = 0, noise_q = 0, pull = 0;
+    struct steps steps_q = {0};
     for (int64_t j = 0; j < l->n; j++) {
         int64_t key = l->key[j];
         if (key < 0) continue;
@@ -352,10 +373,12 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         double o = prob * w->norm_do[row];
         terms_q += a * a;
         sum_q += fabs(a);
+        add_step(&steps_q, flat, fabs(a));
         noise_q += e * e;
         if (w->one_v) axpy(w->along_k, size, k, d);
         pull += prob * w->norm_k[key] * fabs(w->scale) * l->bend[j]; /* delta's own error moves all keys together */
-        if (isfinite(f)) dk->terms[key] += f * f, dk->roundings[key] += fabs(f);
+        if (isfinite(f))
+            dk->terms[key] += f * f, dk->roundings[key] += fabs(f), add_step(&w->steps[key], flat, fabs(f));
         if (isfinite(s)) *(w->one_dout ? &w->squares[key] : &dk->noise[key]) += w->heads_alike * s * s;
         if (isfinite(s) && w->one_dout) axpy(w->along_q + key * d, size, q, d);
         if (isfinite(o)) dvw->terms[key] += o * o, dvw->roundings[key] += o;
@@ -365,7 +388,8 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     }
     if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
     if (isfinite(terms_q) && w->dtype)
-        dq->roundings[row] = roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), d, w->keys_alike);
+        dq->roundings[row] =
+            roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), sum_of_few_steps(&steps_q, w->dtype), d, w->keys_alike);
     const double along = w->one_v ? take_square(w->along_k, d) : 0;
     if (isfinite(along)) noise_q = fmax(noise_q, along);
     if (isfinite(noise_q)) dq->noise[row] = sqrt(noise_q) + delta_size * pull;
@@ -388,6 +412,14 @@ static void flush_shared(struct work *w, struct check_want *dk) {
     }
 }
 
+/* All queries of a head are done. */
+static void flush_steps(struct work *w, const struct check_want *dk) {
+    for (int64_t key = 0; key < dk->rows; key++) {
+        w->few_steps[key] += sum_of_few_steps(&w->steps[key], w->dtype);
+        w->steps[key] = (struct steps){0};
+    }
+}
+
 static double *row_norms(const struct check_tensor *t) {
     if (!t->val) return NULL;
     int64_t rows = attn_cli_check_rows(&t->view), cols = t->view.shape[t->view.rank - 1];
@@ -401,16 +433,16 @@ static double *row_norms(const struct check_tensor *t) {
 
 /* Sums of squares become norms, scalars without any contribution are exact zeros (but not those whose squares are 0),
  * sums get their rounding. */
-static void finish(struct check_case *c, int32_t dtype, bool alike) {
+static void finish(struct check_case *c, int32_t dtype, const double *few_steps, bool alike) {
     static const int32_t roots[] = {ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK};
     for (int k = 0; k < 4; k++) {
         struct check_want *o = &c->want[roots[k]];
         for (int64_t r = 0; o->plain && r < o->rows; r++) {
             o->terms[r] = sqrt(o->terms[r]);
             if (k < 2)
-                o->roundings[r] =
-                    dtype ? roundings(c, k ? ATTN_ROLE_DOUT : ATTN_ROLE_Q, o->roundings[r], o->terms[r], o->cols, alike)
-                          : 0;
+                o->roundings[r] = dtype ? roundings(c, k ? ATTN_ROLE_DOUT : ATTN_ROLE_Q, o->roundings[r], o->terms[r],
+                                                    k ? 0 : few_steps[r], o->cols, alike)
+                                        : 0;
             if (k == 0) o->noise[r] = sqrt(o->noise[r]);
             if (k >= 2)
                 o->kind[r] =
@@ -474,7 +506,9 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     const struct check_want *dk = &c->want[ATTN_ROLE_DK];
     w.squares = calloc((size_t)(dk->rows + dk->rows * dk->cols + p->dim_qk) + 1, sizeof *w.squares);
     w.along_q = w.squares + dk->rows, w.along_k = w.along_q + dk->rows * dk->cols;
-    int failed = !lines || !w.line.key || !w.squares || !w.norm_q || !w.norm_k || !w.norm_v;
+    w.steps = calloc((size_t)dk->rows + 1, sizeof *w.steps);
+    w.few_steps = calloc((size_t)dk->rows + 1, sizeof *w.few_steps);
+    int failed = !lines || !w.line.key || !w.squares || !w.steps || !w.few_steps || !w.norm_q || !w.norm_k || !w.norm_v;
     if (!failed) {
         w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
         w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
@@ -493,12 +527,13 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
                     else
                         forward_row(&w, c, b, h, i, inputs_only);
                 if (w.one_dout && (!heads_too || h + 1 == p->heads_q)) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
+                if (backward && w.dtype) flush_steps(&w, &c->want[ATTN_ROLE_DK]);
             }
         if (backward)
-            finish(c, w.dtype,
+            finish(c, w.dtype, w.few_steps,
                    are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 1) || are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 2));
     }
     free(lines), free(w.line.key), free(w.squares), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o),
-        free(w.norm_do);
+        free(w.norm_do), free(w.steps), free(w.few_steps);
     return failed ? -1 : 0;
 }

@@ -319,9 +319,46 @@ static void roundings_add_up_in_few_numbers(void **state) {
             wide += few->roundings[r] > 2 * few->terms[r];
         }
         assert_true(4 * wide > few->rows);
+        const struct check_want *dk = &c.want[ATTN_ROLE_DK]; /* as wide as dq */
+        for (int64_t r = 0; r < dk->rows; r++)
+            assert_true(dk->roundings[r] <= (n ? 1 : 5 / sqrt(3)) * dk->terms[r] * (1 + 1e-12));
         for (int64_t r = 0; r < many->rows; r++) assert_true(many->roundings[r] <= many->terms[r]);
         attn_cli_check_case_free(&c);
     }
+}
+
+/* dS of a key that are nearly equal, under a dout of one row: each query decides which way bf16 rounds its own, so that
+ * all roundings may add up. Rounded so, dk is within its bound, and would not be within that of independent ones. */
+static void roundings_of_few_steps_add_up(void **state) {
+    (void)state;
+    attn_problem p;
+    struct check_case c;
+    struct check_verdict v = {0};
+    assert_int_equal(attn_problem_parse("sdpa_bwd hq=8 hk=4 sq=119 d=1 bf16 sink seqlens_k", &p), ATTN_OK);
+    assert_int_equal(attn_cli_check_case_make(&c, &p, 17443146129524, &(struct attn_cli_overlap){0}), 0);
+    struct check_want *dk = &c.want[ATTN_ROLE_DK];
+    double *rounded = calloc((size_t)dk->rows, sizeof *rounded);
+    const double *k = c.t[ATTN_ROLE_K].val, *vs = c.t[ATTN_ROLE_V].val, *sink = c.t[ATTN_ROLE_SINK].val;
+    assert_non_null(rounded);
+    for (int64_t h = 0; h < p.heads_q; h++)
+        for (int64_t i = 0; i < p.seq_q; i++) {
+            const int64_t row = h * p.seq_q + i, head = h / 2 * p.seq_k;
+            const double q = c.t[ATTN_ROLE_Q].val[row], dout = c.t[ATTN_ROLE_DOUT].val[row],
+                         lse = log(exp(c.t[ATTN_ROLE_LSE].val[row]) + exp(sink[h]));
+            for (int64_t j = head; j < head + c.seq[0].sk; j++) {
+                const double ds = exp(q * k[j] - lse) * dout * (vs[j] - c.t[ATTN_ROLE_OUT].val[row]);
+                rounded[j] += attn_cli_check_round(ds, ATTN_BF16) * q;
+            }
+        }
+    for (int64_t j = 0; j < dk->rows; j++) rounded[j] = attn_cli_check_round(rounded[j], ATTN_BF16);
+    struct check_bound bound = attn_cli_check_bound(&c, ATTN_ROLE_DK, p.dtype, false);
+    assert_int_equal(attn_cli_check_compare(dk, dk->want, rounded, &bound, NULL, &v), 0);
+    assert_true(v.worst > 0.3);
+    for (int64_t j = 0; j < dk->rows; j++) dk->roundings[j] = fmin(dk->roundings[j], 5 / sqrt(3) * dk->terms[j]);
+    v = (struct check_verdict){0};
+    assert_int_equal(attn_cli_check_compare(dk, dk->want, rounded, &bound, NULL, &v), 1);
+    free(rounded);
+    attn_cli_check_case_free(&c);
 }
 
 /* One key lost at the end of every row, as a wrong loop bound does: the answer of the same case with that key hidden.
@@ -499,6 +536,7 @@ int main(void) {
         cmocka_unit_test(an_even_error_is_seen),
         cmocka_unit_test(one_row_has_one_error),
         cmocka_unit_test(roundings_add_up_in_few_numbers),
+        cmocka_unit_test(roundings_of_few_steps_add_up),
         cmocka_unit_test(lost_key_is_seen),
         cmocka_unit_test(empty_rows_are_exact),
         cmocka_unit_test(nan_rows_coincide),
