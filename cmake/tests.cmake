@@ -131,6 +131,8 @@ if(TARGET attn_cli)
                   "sdpa_bwd hq=8 hk=4 sq=119 d=4 bf16 sink seqlens_k")
   attn_check_test(cli.check_few_steps_scale cli attn_cli attn_sdpa_bwd_*_bf16_any 5027
                   "sdpa_bwd b=2 hq=2 sq=16 sk=200 d=1 bf16 sink scale=0.01")
+  # One row of k, values of one number: dS of a binade that are all rounded by the same amount.
+  attn_check_test(cli.check_one_row_of_k cli attn_cli attn_sdpa_bwd_*_bf16_any 920141 "sdpa_bwd hq=8 hk=4 sq=119 d=1 bf16 causal")
   # A row of dout with an infinity, and a sink that leaves P no number of f32: what NaN or infinity comes of it is not judged.
   attn_check_test(cli.check_infinite_dout_behind_sink cli attn_cli attn_sdpa_bwd_*_bf16_any 111363872677371
                   "sdpa_bwd hq=12 hk=3 sq=1 sk=345 d=1 bf16 sink lse_base_2 grad_sink left=64")

@@ -95,12 +95,12 @@ struct work {
     struct steps *steps;                 /* of a head's dS with each key */
     double *few_steps;                   /* of all heads: what roundings() takes */
     bool one_dout, one_v;
-    double heads_alike; /* heads of a group that share rows of dout one by one, else 1 */
-    bool keys_alike;
-    double *part;             /* of a sum of values */
-    double scale, to_natural; /* factor that turns the caller's lse into base e */
-    int32_t dtype;            /* F16 or BF16, or 0 = no half */
-    bool narrow;              /* kernels may round P to 16 or 8 bits */
+    double heads_alike;        /* heads of a group that share rows of dout one by one, else 1 */
+    bool keys_alike, ds_alike; /* roundings of P, and of dS, of the keys of a row */
+    double *part;              /* of a sum of values */
+    double scale, to_natural;  /* factor that turns the caller's lse into base e */
+    int32_t dtype;             /* F16 or BF16, or 0 = no half */
+    bool narrow;               /* kernels may round P to 16 or 8 bits */
 };
 
 static double slope_at(const struct check_case *c, int64_t b, int64_t h) {
@@ -389,7 +389,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
     if (isfinite(terms_q) && w->dtype)
         dq->roundings[row] =
-            roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), sum_of_few_steps(&steps_q, w->dtype), d, w->keys_alike);
+            roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), sum_of_few_steps(&steps_q, w->dtype), d, w->ds_alike);
     const double along = w->one_v ? take_square(w->along_k, d) : 0;
     if (isfinite(along)) noise_q = fmax(noise_q, along);
     if (isfinite(noise_q)) dq->noise[row] = sqrt(noise_q) + delta_size * pull;
@@ -519,6 +519,8 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
         w.one_dout = backward && is_one_row(c, ATTN_ROLE_DOUT, 1), w.one_v = is_one_row(c, ATTN_ROLE_V, 1);
         w.heads_alike = heads_too && !w.one_dout ? (double)(p->heads_q / p->heads_k) : 1;
         w.keys_alike = are_alike(c, ATTN_ROLE_K, ATTN_ROLE_V, 1);
+        w.ds_alike =
+            w.keys_alike || (p->dim_v == 1 && is_one_row(c, ATTN_ROLE_K, 1)); /* P a factor of numbers in 16 bits */
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t h = 0; h < p->heads_q; h++) {
                 for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
