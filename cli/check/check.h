@@ -246,7 +246,7 @@ struct check_session {
     struct check_device *gpu; /* NULL: kernels run on host memory */
     bool gpu_lost;            /* a fault of the device: no further case runs */
     attn_device device;
-    int32_t threads;
+    int32_t threads, runs; /* runs of a case: 3, or 2, without the second one of N threads */
     const char *isa;
     const char *policies; /* of the simulator, a word each run of a case in turn; NULL: as the environment says */
     char seed_text[24];   /* of the simulator, where such a word has none */

@@ -30,6 +30,7 @@ static const char help[] =
     "                        0 to 1, random, or prefix\n"
     "      --properties[=P]  properties that need no reference; P: of this name, * and ? allowed\n"
     "      --threads N       threads of the second and third run of a case (default 3)\n"
+    "      --runs N          runs of a case: 3 (default), or 2, without the third\n"
     "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"
     "      --coverage        print which listed values the problems have hit\n"
     "      --timeout S       end the run when one case takes longer (default 120)\n"
@@ -43,7 +44,7 @@ struct command {
     struct check_session session;
     struct check_filter filter;
     const char *problem_text;
-    int64_t repeat, threads, timeout;
+    int64_t repeat, threads, runs, timeout;
     uint64_t seed;
     bool coverage, list, properties, fixed, own_sums;
     attn_problem problem;
@@ -365,7 +366,8 @@ static int parse(struct command *m, int argc, char **argv) {
         JSON,
         DRIVER,
         POLICY,
-        TRACE
+        TRACE,
+        RUNS
     };
     static const struct option options[] = {
         {"repeat", required_argument, NULL, REPEAT},
@@ -382,6 +384,7 @@ static int parse(struct command *m, int argc, char **argv) {
         {"overlap", required_argument, NULL, OVERLAP},
         {"properties", optional_argument, NULL, PROPERTIES},
         {"threads", required_argument, NULL, THREADS},
+        {"runs", required_argument, NULL, RUNS},
         {"cpu-isa", required_argument, NULL, ISA},
         {"coverage", no_argument, NULL, COVERAGE},
         {"timeout", required_argument, NULL, TIMEOUT},
@@ -404,6 +407,7 @@ static int parse(struct command *m, int argc, char **argv) {
         [DRIVER - REPEAT] = "sim, or the path of a driver's library",
         [POLICY - REPEAT] = "eager, late or random, or a list",
         [TRACE - REPEAT] = "a file that can be written",
+        [RUNS - REPEAT] = "2 or 3",
     };
     int64_t seed = 1, repeat = 0;
     int o, option = 0;
@@ -424,6 +428,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case OVERLAP: bad = attn_cli_overlap_parse(optarg, &m->session.overlap); break;
         case PROPERTIES: m->properties = true, m->filter.property = optarg; break;
         case THREADS: bad = attn_cli_int(optarg, 1, INT32_MAX, &m->threads); break;
+        case RUNS: bad = attn_cli_int(optarg, 2, 3, &m->runs); break;
         case ISA: m->session.isa = optarg; break;
         case COVERAGE: m->coverage = true; break;
         case TIMEOUT: bad = attn_cli_int(optarg, 0, 1000000, &m->timeout); break;
@@ -449,7 +454,7 @@ static int parse(struct command *m, int argc, char **argv) {
     setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0);
     m->fixed = m->problem_text != NULL;
     m->repeat = repeat ? repeat : m->fixed ? 1 : 50;
-    m->session.threads = (int)m->threads;
+    m->session.threads = (int)m->threads, m->session.runs = (int)m->runs;
     return -1; /* go on */
 }
 
@@ -489,7 +494,7 @@ static int check(struct command *m) {
 }
 
 int attn_cli_check(int argc, char **argv) {
-    struct command m = {.threads = 3, .timeout = 120, .session.device = ATTN_DEVICE_CPU};
+    struct command m = {.threads = 3, .runs = 3, .timeout = 120, .session.device = ATTN_DEVICE_CPU};
     int r = parse(&m, argc, argv);
     if (r >= 0) return r;
     r = check(&m);

@@ -47,6 +47,7 @@ expect 2 '--backend: expected ref, cpu or cuda' plan --backend gpu 'dist hq=1 sq
 expect 2 "--op: expected sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist or mla_join, given 'sdpa'" check --op sdpa
 expect 2 "--repeat: expected 1 to 1000000000, given '0'" check --repeat 0
 expect 2 "--policy: expected eager, late or random, or a list, given 'soon'" check --policy soon
+expect 2 "--runs: expected 2 or 3, given '1'" check --runs 1
 expect 2 "--policy: expected eager, late or random, or a list, given 'eager,late:2'" check --policy eager,late:2
 expect 2 "--policy: expected eager, late or random, or a list, given 'random:1,'" check --policy random:1,
 expect 2 'ATTN_E_ENUM' plan --cpu-isa mmx 'dist hq=1 sq=1 sk=1 topk=1 f32'
