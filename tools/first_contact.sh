@@ -55,8 +55,8 @@ if [ -z "$rows" ]; then
 else
     echo "== kernel rows for sm_100: $(wc -l <<<"$rows")"
     case $driver in
-    *attn_sim_cuda*) where=(--driver sim) && export ATTNSIM_GPU=b200 ;;
-    *) where=(--device cuda:0) ;;
+    *attn_sim_cuda*) where=(--driver sim --threads 1 --runs 2) sq=70 sk=140 && export ATTNSIM_GPU=b200 ;; # the rows' own problems
+    *) where=(--device cuda:0) sq=200 sk=300 ;;                                                           # are check_sim.sh's
     esac
     some_random() { # of random problems a row may refuse all
         "$build/attn" check "$@" --repeat "${REPEAT:-20}" || [ $? -eq 77 ]
@@ -67,10 +67,10 @@ else
         group=
         [[ $row != *_joined_* ]] || group=group=2
         case $op in
-        sdpa_*) problem="$op hq=2 hk=1 sq=200 sk=300 d=$d dv=$v $dtype causal bottom_right seqlens_k sink lse_with_sink align=16" ;;
-        mla_fwd) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length sink $group align=16" ;;
-        mla_bwd) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length sink grad_sink with_dist $group align=16" ;;
-        dist) problem="$op hq=40 sq=5 sk=300 d=$d topk=200 $dtype causal q_start=100 topk_length $group align=16" ;;
+        sdpa_*) problem="$op hq=2 hk=1 sq=$sq sk=$sk d=$d dv=$v $dtype causal bottom_right seqlens_k sink lse_with_sink align=16" ;;
+        mla_fwd) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length sink $group align=16" ;;
+        mla_bwd) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length sink grad_sink with_dist $group align=16" ;;
+        dist) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length $group align=16" ;;
         esac
         step "$row" "$build/attn" check "${where[@]}" --kernel "$row" --problem "$problem"
         [ "${where[0]}" = --driver ] || step "$row, random problems" some_random "${where[@]}" --kernel "$row"
