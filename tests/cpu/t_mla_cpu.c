@@ -487,7 +487,7 @@ static void random_problems(const char *isa, uint64_t first, uint64_t n) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SHARE 4 /* such builds are slow and look for other faults */
 #else
-#define SHARE 1
+#define SHARE 2 /* attn check draws others for the same kernels */
 #endif
 #define RANDOM(isa, first, n)                                                                                          \
     static void random_##isa(void **unused) { (void)unused, random_problems(#isa, first, (n) / SHARE); }
