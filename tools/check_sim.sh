@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Every GPU kernel row of a build in the PTX simulator: fixed small problems of the row's own width, each under two of the
-# policies eager, late and random (which two differs from row to row), problems that reach what those do not
-# (tests/sim/tier/reach.txt), each under one, then random problems under all three. A row that accepts none under a policy, a
-# wrong number, a finding of the simulator, and a kernel of whose PTX instructions too few were executed
-# (tests/sim/tier/reached.tsv; when all rows run) are failures.   usage: tools/check_sim.sh BUILD
-# ALL=1: fixed problems under every policy; COVERAGE=0: instructions are not noted
-# KERNEL='*' rows; POLICIES='eager late random'; REPEAT=3 random problems per operator and dtype; SEED=1; JOBS processes
-# SEEDS='1 2 3' of the policy random, in place of SEED; FIXED=0: random problems alone; OPS='sdpa_fwd dist': these operators;
-# PER_OP=200: so many random problems per operator, shared over its dtypes, in place of REPEAT; OUT: folder of the logs
+# Every GPU kernel row of a build in the PTX simulator: fixed small problems of the row's own width, problems that reach what
+# those do not (tests/sim/tier/reach.txt), random problems. A problem runs twice, each time under another of the policies eager,
+# late and random (which two differs from row to row). A row that accepts none, a wrong number, a finding of the simulator,
+# and a kernel of whose PTX instructions too few were executed (tests/sim/tier/reached.tsv; when all rows run) are failures.
+# Seconds of the processor for each problem are in the file seconds beside the logs.   usage: tools/check_sim.sh BUILD
+# ALL=1: each problem three times, under all policies; COVERAGE=0: instructions are not noted; KERNEL='*' rows; JOBS processes
+# POLICIES='eager late random': all problems three times under one policy, then under the next
+# REPEAT=3 random problems per operator and dtype; SEED=1; SEEDS='1 2 3' of the policy random alone, in place of SEED
+# FIXED=0: random problems alone; OPS='sdpa_fwd dist': these operators; OUT: folder of the logs
+# PER_OP=200: so many random problems per operator, shared over its dtypes, in place of REPEAT
 set -u
 build=${1:?usage: tools/check_sim.sh BUILD}
 here=$(dirname "$0")/..
 attn=$build/attn
 jobs=${JOBS:-$(nproc)}
-kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-3} seed=${SEED:-1}
+kernel=${KERNEL:-*} policies=${POLICIES:-tier} repeat=${REPEAT:-3} seed=${SEED:-1}
 seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist mla_join} per_op=${PER_OP:-0}
 all=${ALL:-0} coverage=${COVERAGE:-1}
-[ "$policies" = 'eager late random' ] || all=1
+[ "$policies" = tier ] || all=1
 out=${OUT:-$build/sim}
 export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
@@ -84,15 +85,14 @@ LIST
     esac
 }
 
-seeds_of() { [ "$1" = random ] && echo "$seeds" || echo "$seed"; }
+seeds_of() { [[ $1 = *random ]] && echo "$seeds" || echo "$seed"; }
 op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16|f16|f32|f64|i32|e4m3)_.*/\1 \2/'
 
 # One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
-    local row op dtype width heads group align part policy text n one_seed dtypes left_out=0 number
+    local row op dtype width heads group align policy text n one_seed dtypes number
     for policy in $policies; do
-        for one_seed in $(seeds_of "$policy"); do plan_seed; done
-        left_out=$((left_out + 1))
+        for one_seed in $(seeds_of "$policy"); do plan_random && plan_fixed; done
     done
 }
 # Lines of tests/sim/tier/reach.txt for the row, each with the data that a seed of its own gives.
@@ -100,7 +100,7 @@ replace() { # in text: @word, and what is added to it, by number + that
     while [[ $text =~ @$1([+-][0-9]+)? ]]; do text=${text/"${BASH_REMATCH[0]}"/$(($2${BASH_REMATCH[1]}))}; done
 }
 reach() {
-    local globs glob d v data text matches=0
+    local globs glob d v data text overlap matches=0
     d=$(sed -nE 's/.*_d([0-9]+).*/\1/p' <<<"$row") v=$(sed -nE 's/.*_d[0-9]+_v([0-9]+).*/\1/p' <<<"$row")
     n=0
     while read -r data text; do
@@ -113,20 +113,40 @@ reach() {
         fi
         [[ $data == [0-9]* && $matches == 1 ]] || continue
         n=$((n + 1))
-        [ "$all" = 1 ] || [ $(((number + n) % 3)) = $left_out ] || continue
         replace D "$d"
         replace V "${v:-$d}"
         replace H "${heads:-64}"
         replace G "$group"
-        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$data" "$row.reach$n" "$row" \
-            "--problem=ATTNSIM_SEED=$one_seed $(capped "$text") $dtype"
+        overlap=
+        [[ ! $text =~ overlap=[^[:space:]]+ ]] || overlap=$'\t'--${BASH_REMATCH[0]} text=${text/"${BASH_REMATCH[0]} "/}
+        capped
+        printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $((number + n)) "$data" "$row.reach$n" "$row" \
+            "--problem=ATTNSIM_SEED=$one_seed $text $dtype$overlap"
     done <"$here/tests/sim/tier/reach.txt"
 }
-capped() { # $1, which a row that serves softcap alone takes
-    [[ $row != attn_sdpa_bwd_wgmma_*_mod* || $1 = *softcap=* ]] && echo "$1" || echo "$1 softcap=20"
+capped() { # text, which a row that serves softcap alone takes
+    [[ $row != attn_sdpa_bwd_wgmma_*_mod* || $text = *softcap=* ]] || text+=" softcap=20"
 }
 is_variation() { [[ $row != attn_sdpa_* && ($row = *_sm100_f16_* || $row = *_joined_sm100_*_det) ]]; } # of the variable row
-plan_seed() { # of the variables policy, its number left_out, and one_seed
+# Of the variables policy and one_seed. Random problems run on several rows a process: first, so that none is left for last.
+plan_random() {
+    number=0
+    [ "$repeat" = 0 ] || while read -r row; do
+        n=$(((repeat + 1) / 2)) # they fit the row, all but the last of eight
+        ! is_variation || n=1
+        number=$((number + 1))
+        printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $number "$one_seed" "random.$row" "$row" "--repeat=$n"
+    done < <(grep _sm100_ "$out/rows")
+    [ "$repeat$per_op" = 00 ] || while read -r op dtype; do
+        n=$repeat
+        dtypes=$(sed -E "$op_and_dtype" "$out/rows" | sort -u | grep -c "^$op ")
+        [ "$per_op" = 0 ] || n=$(((per_op + dtypes - 1) / dtypes))
+        number=$((number + 1))
+        printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $number "$one_seed" "random.$op.$dtype" "$kernel" "--repeat=$n" \
+            "--op=$op" "--dtype=$dtype"
+    done < <(grep -v _sm100_ "$out/rows" | sed -E "$op_and_dtype" | sort -u)
+}
+plan_fixed() {
     number=0
     [ "$fixed" = 0 ] || while read -r row; do
         op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*/\1/' <<<"$row")
@@ -136,53 +156,36 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
         [[ $row != *_joined_* ]] || heads=${heads:-8} align=align=16
-        # sparse rows in f16 on sm_100 share all but a factor with those in bf16, rows of joined lists in order all but
-        # how sums leave the kernel: a part of the problems
-        part=1
-        is_variation && part=3
-        [[ $part = 1 || $op != mla_bwd ]] || part=5
-        # D 512 has the sources of D 576, whose problems run under two policies each: under one
-        [[ $part != 1 || $row != attn_mla_bwd_sm*_d512_* ]] || part=3
         [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
-            if [ "$all" = 0 ] && [ $part != 1 ] && [ $(((number + n) % part)) != $left_out ]; then
-                n=$((n + 1))
-                continue
-            fi
-            # rows of mla_fwd that order a list take one of its problems alone
-            if [ "$all" = 0 ] && [[ $row != attn_mla_fwd_*_ordered* ]] && [ $part = 1 ] && [ $(((number + n) % 3)) = $left_out ]; then
-                n=$((n + 1))
-                continue
-            fi
+            n=$((n + 1))
+            # sparse backward rows in f16 on sm_100 share all but a factor with those in bf16, rows of joined lists in order all
+            # but how sums leave the kernel: three problems of five
+            [ "$all$op" != 0mla_bwd ] || ! is_variation || [ $(((number + n + 4) % 5)) -lt 3 ] || continue
             text=${text//@W/$width}
             text=${text//@H/${heads:-64}}
             text=${text//@G/$group}
             text=${text//@A/$align}
-            printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$(capped "$text") $dtype"
-            n=$((n + 1))
+            capped
+            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $((number + n)) "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
         done < <(problems "$op")
         reach
         number=$((number + 1))
     done <"$out/rows"
-    [ "$repeat" = 0 ] || while read -r row; do
-        n=$(((repeat + 1) / 2)) # they fit the row, all but the last of eight
-        ! is_variation || n=1
-        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$n"
-    done < <(grep _sm100_ "$out/rows")
-    [ "$repeat$per_op" = 00 ] || while read -r op dtype; do
-        n=$repeat
-        dtypes=$(sed -E "$op_and_dtype" "$out/rows" | sort -u | grep -c "^$op ")
-        [ "$per_op" = 0 ] || n=$(((per_op + dtypes - 1) / dtypes))
-        printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$op.$dtype" "$kernel" "--repeat=$n" \
-            "--op=$op" "--dtype=$dtype"
-    done < <(grep -v _sm100_ "$out/rows" | sed -E "$op_and_dtype" | sort -u)
 }
 
 one() { # a line of the plan
-    local policy seed name row log rc
+    local policy turn seed name row log rc list
     local -a words
-    IFS=$'\t' read -r policy seed name row rest <<<"$1"
+    IFS=$'\t' read -r policy turn seed name row rest <<<"$1"
+    case $policy$all$((turn % 3)) in
+    tier1?) list=eager,late,random ;;
+    tier00) list=eager,late ;;
+    tier01) list=late,random ;;
+    tier02) list=random,eager ;;
+    *) list=$policy ;;
+    esac
     IFS=$'\t' read -ra words <<<"$rest"
     local -a world=()
     while [[ ${words[0]} =~ ^--problem=([A-Z0-9_]+=[^ ]*)\ (.*) ]]; do
@@ -190,12 +193,12 @@ one() { # a line of the plan
         words[0]=--problem=${BASH_REMATCH[2]}
     done
     [[ $row != *_sm100_* ]] || world+=(ATTNSIM_GPU=b200)
-    log=$out/$policy.$seed.$name
-    env "${world[@]}" "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
-        >"$log.json" 2>"$log.err"
+    log=$out/$policy.$seed.$name TIMEFORMAT="%U %S $policy.$seed.$name"
+    { time env "${world[@]}" "$attn" check --driver sim --policy "$list" --runs $((all + 2)) --seed "$seed" --kernel "$row" --threads 1 \
+        --timeout 600 --json "${words[@]}" >"$log.json" 2>"$log.err"; } 2>>"$out/seconds"
     rc=$?
     if [ $rc -ne 0 ] && [ $rc -ne 77 ]; then
-        echo "FAIL $policy $name ($rc): ${world[*]} $attn check --driver sim --policy $policy --seed $seed --kernel '$row' ${words[*]}"
+        echo "FAIL $policy $name ($rc): ${world[*]} $attn check --driver sim --policy $list --runs $((all + 2)) --seed $seed --kernel '$row' ${words[*]}"
         head -n 12 "$log.err" | cut -c1-300
     fi
     [ $rc -lt 2 ] || [ $rc -eq 77 ] || echo '{"type":"kernel","kernel":"'"$row"'","passed":0,"failed":1}' >>"$log.json"
@@ -212,12 +215,21 @@ if [ ! -s "$out/rows" ]; then
     echo '0 passed, 1 failed'
     exit 1
 fi
-export attn out
+export attn out all
 export -f one
 plan | tr '\n' '\0' | xargs -0 -P "$jobs" -I{} bash -c 'one "$1"' _ {}
 
 # Problems that passed and failed, and rows that a policy never ran.
 failed=0 passed=0
+if [ "$kernel$fixed" = '*1' ] && [ -x "$build/tests/t_sim_merge" ]; then # attn_merge has no row
+    if ATTNSIM_PTX=$build/cuda "$build/tests/t_sim_merge" >"$out/merge.log" 2>&1; then
+        passed=1
+    else
+        failed=1
+        echo "FAIL $build/tests/t_sim_merge"
+        tail -n 12 "$out/merge.log" | cut -c1-300
+    fi
+fi
 for policy in $policies; do
     sums=$(cat "$out/$policy".*.json | sed -nE 's/.*"type":"kernel","kernel":"([^"]*)".*"passed":([0-9]+),"failed":([0-9]+).*/\1 \2 \3/p' |
         awk '{ p[$1] += $2; f[$1] += $3 } END { for (k in p) print k, p[k], f[k] }')
