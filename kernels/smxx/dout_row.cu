@@ -7,6 +7,7 @@ constexpr int THREADS = CFG_THREADS;
 
 template <typename word> static __device__ __forceinline__ void fill(const struct kp_dout_row *p) {
     const word x = *(const word *)p->number;
+#pragma unroll 1 /* a thread has a few */
     for (int i = (int)threadIdx.x; i < p->n; i += THREADS) ((word *)p->row)[i] = x;
 }
 

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_consta
     const int n = (int)(p.until - p.from), per = (n + THREADS - 1) / THREADS;
     const int first = min((int)threadIdx.x * per, n), last = min(first + per, n);
     uint32_t joined = 0, apart = 0, over = 0, all[3]; /* groups, queries, tiles left over */
-#pragma unroll 4
+#pragma unroll 1 /* a thread has one group, of a million queries a few */
     for (int x = first; x < last; x++) {
         const struct joined_group g = joined_group_of(&p.joined, p.seq_q, (int)p.from + x);
         if (tiles_of(&g))
@@ -38,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_consta
     apart = sum_before(share[1], apart, &all[1]);
     const uint32_t ctas = (uint32_t)p.ctas, whole = ctas ? all[0] / ctas * ctas : all[0];
     uint32_t place = joined;
+#pragma unroll 1
     for (int x = first; x < last; x++) {
         const struct joined_group g = joined_group_of(&p.joined, p.seq_q, (int)p.from + x);
         const uint32_t own = tiles_of(&g);
@@ -52,10 +53,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_consta
         work[KP_JOINED_WORK_MOST] = 4 * ((int64_t)n - all[0]) >= 3 * (int64_t)n;
         work[KP_JOINED_WORK_TILES] = (int32_t)all[2];
     }
+#pragma unroll 1
     for (int x = first; x < last; x++) {
         const struct joined_group g = joined_group_of(&p.joined, p.seq_q, (int)p.from + x);
         const uint32_t own = tiles_of(&g);
         if (own == 0) {
+#pragma unroll 1
             for (int r = 0; r < g.queries; r++) queries[apart++] = g.b * (int)p.seq_q + g.query + r;
             continue;
         }
@@ -63,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_consta
         tiles[joined] = (int32_t)own;
         if (joined >= whole) { /* CTAs whose share begins with one of its tiles */
             uint32_t cta = (over * ctas + all[2] - 1) / all[2];
+#pragma unroll 1
             for (; cta < ctas; cta++) {
                 const uint32_t tile = all[2] * cta / ctas;
                 if (tile - over >= own) break;

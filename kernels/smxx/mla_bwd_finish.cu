@@ -124,6 +124,9 @@ static __device__ __forceinline__ void sum_blocks(const struct kp_mla_bwd *p, co
             if (place[k] >= 0) place[k] = s->positions[place[k]];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; k++) x[k] = 0;
+#if CFG_TASK == KP_MLA_BWD_JOINED_DIST
+#pragma unroll 1 /* one or two */
+#endif
     for (int block = 0; block < p->dist_blocks; block++) {
         const float *from = s->from + block * s->block;
 #pragma unroll
@@ -168,8 +171,10 @@ static __device__ __forceinline__ void finish_listed(const struct kp_mla_bwd_ran
 static __device__ __forceinline__ void finish_joined(const struct kp_mla_bwd_joined *all, int64_t x) {
     const struct kp_mla_bwd *p = &all->bwd;
     const struct kp_mla_joined *j = &all->joined;
-    const int64_t number = p->first + x / j->group, b = number / j->groups, group = number - b * j->groups;
-    const int64_t i = group * j->group + x % j->group, entries = j->bits - j->keys;
+    const uint32_t query = (uint32_t)x % (uint32_t)j->group, groups = (uint32_t)j->groups; /* 32 bits count queries */
+    const uint32_t number = (uint32_t)p->first + (uint32_t)x / (uint32_t)j->group;
+    const int64_t b = number / groups, group = number % groups, i = group * j->group + query;
+    const int64_t entries = j->bits - j->keys;
     const int32_t *words = (const int32_t *)j->data + b * j->batch + group * j->row;
     if (i >= p->in.seq_q) return;
     struct sums s = {};
@@ -177,7 +182,7 @@ static __device__ __forceinline__ void finish_joined(const struct kp_mla_bwd_joi
         s.slots = slots_of(&p->in, b, i);
     } else {
         s.slots.n = p->in.topk;
-        s.entries = (const uint16_t *)(words + j->slots + x % j->group * j->slots_row);
+        s.entries = (const uint16_t *)(words + j->slots + query * j->slots_row);
     }
     s.from = (const float *)p->part_dist + x * entries;
     s.block = p->n * j->group * entries;

@@ -37,7 +37,8 @@ static __device__ __forceinline__ int copy_slots(const struct kp_mla_bwd_joined_
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd_joined_list p) {
     for (int64_t x = blockIdx.x; x < p.n; x += gridDim.x) {
-        const int64_t number = p.first + x, b = number / p.joined.groups, group = number - b * p.joined.groups;
+        const uint32_t number = (uint32_t)(p.first + x), groups = (uint32_t)p.joined.groups; /* below 2^31 */
+        const int64_t b = number / groups, group = number % groups;
         const int32_t *words = (const int32_t *)p.joined.data + b * p.joined.batch + group * p.joined.row;
         int32_t *list = (int32_t *)p.list + x * p.rows;
         const int n = words[KP_JOINED_FLAGS] & 1 ? copy_slots(&p, b, group * p.joined.group, list)

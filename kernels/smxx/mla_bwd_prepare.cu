@@ -17,12 +17,9 @@
 
 constexpr int THREADS = CFG_THREADS, HEADS = 64; /* heads of a CTA of main kernels */
 
-/* 8 neighbouring elements. */
+/* 8 neighbouring elements of 16 bits. */
 static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t first) {
-    if (v->dtype == KP_F32) {
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = ((const float *)v->data)[first + e];
-    } else if (v->chunk == 16) {
+    if (v->chunk == 16) {
         const uint4 a = *(const uint4 *)((const uint16_t *)v->data + first);
         const uint32_t word[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll

@@ -8,7 +8,9 @@
  * Lane l holds columns 2 l, 2 l + 1 and those 64, 128, ... further. */
 #include "kernels/params/mla.h"
 
-constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, GROUPS = 576 / 64;
+constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, GROUPS = 576 / 64, LEAST_GROUPS = 512 / 64;
+
+static __device__ __forceinline__ int has_group(int c, int groups) { return c < LEAST_GROUPS || c < groups; }
 
 /* First of n sorted keys that is not less than `key`. */
 static __device__ __forceinline__ uint32_t first_of(const uint32_t *keys, uint32_t n, uint32_t key) {
@@ -32,7 +34,8 @@ static __device__ __forceinline__ void sum_row(const struct kp_mla_bwd *p, uint3
     if (first == end) return;
     float x[GROUPS][2];
 #pragma unroll
-    for (int c = 0; c < GROUPS; c++) x[c][0] = c < groups ? to[64 * c] : 0, x[c][1] = c < groups ? to[64 * c + 1] : 0;
+    for (int c = 0; c < GROUPS; c++)
+        x[c][0] = has_group(c, groups) ? to[64 * c] : 0, x[c][1] = has_group(c, groups) ? to[64 * c + 1] : 0;
 #pragma unroll 2
     for (uint32_t place = first; place < end; place++) {
         const uint32_t e = slots[place], query = e / topk, t = e % topk;
@@ -42,7 +45,7 @@ static __device__ __forceinline__ void sum_row(const struct kp_mla_bwd *p, uint3
             const float2 *from = (const float2 *)((const float *)p->stored_rows + pair * p->in.dim_qk) + lane;
 #pragma unroll
             for (int c = 0; c < GROUPS; c++) {
-                if (c >= groups) continue;
+                if (!has_group(c, groups)) continue;
                 const float2 y = from[32 * c];
                 x[c][0] += y.x;
                 x[c][1] += y.y;
@@ -51,7 +54,7 @@ static __device__ __forceinline__ void sum_row(const struct kp_mla_bwd *p, uint3
     }
 #pragma unroll
     for (int c = 0; c < GROUPS; c++)
-        if (c < groups) to[64 * c] = x[c][0], to[64 * c + 1] = x[c][1];
+        if (has_group(c, groups)) to[64 * c] = x[c][0], to[64 * c + 1] = x[c][1];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {

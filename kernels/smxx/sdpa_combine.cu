@@ -36,21 +36,16 @@ static __device__ __forceinline__ void await_grid(void) {
 #endif
 }
 
-/* Batch entry, head and query of a row. */
+/* Batch entry, head and query of a row. Keys are split where a device has room for more tiles of rows than there are
+ * (src/cuda/dense), so that 32 bits count the rows. */
 struct place {
     int b, h, i;
 };
-static __device__ __forceinline__ struct place place_of(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
+static __device__ __forceinline__ struct place place_of(const struct kp_sdpa_fwd *p, uint32_t row) {
+    const uint32_t head = row / (uint32_t)p->in.seq_q, b = head / (uint32_t)p->in.heads_q;
     struct place found;
-    if (rows <= 0xffffffff) { /* 64-bit divisions take their time */
-        const uint32_t head = (uint32_t)row / (uint32_t)p->in.seq_q, b = head / (uint32_t)p->in.heads_q;
-        found.i = (int)((uint32_t)row - head * (uint32_t)p->in.seq_q),
-        found.h = (int)(head - b * (uint32_t)p->in.heads_q);
-        found.b = (int)b;
-        return found;
-    }
-    found.i = (int)(row % p->in.seq_q), found.h = (int)(row / p->in.seq_q % p->in.heads_q);
-    found.b = (int)(row / p->in.seq_q / p->in.heads_q);
+    found.i = (int)(row - head * (uint32_t)p->in.seq_q), found.h = (int)(head - b * (uint32_t)p->in.heads_q);
+    found.b = (int)b;
     return found;
 }
 
@@ -91,7 +86,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     __shared__ struct piece shares[WARPS][32];
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
     const int there = row < rows;
-    const struct place row_place = place_of(p, there ? row : 0, rows);
+    const struct place row_place = place_of(p, there ? (uint32_t)row : 0);
     const struct sequence s = sequence_of(&p->in, row_place.b);
     const int exists = there && row_place.i < s.rows, inside = exists && row_place.i < s.sq;
     const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[row_place.h * p->in.sink_head] : -INF;

@@ -527,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     __syncthreads();
     if (threadIdx.x >= 256) {
         registers_fewer<72>();
-        if (JOINED || (kp.in.q.chunk == 16 && kp.in.kv.chunk == 16)) /* JOINED: rows of the table ask for it */
+        if (JOINED || APART || (kp.in.q.chunk == 16 && kp.in.kv.chunk == 16)) /* joined: the table asks for it */
             produce<1>(&kp, shared);
         else
             produce<0>(&kp, shared);
