@@ -183,16 +183,34 @@ static void read_operand(struct ptx_parser *x, struct ptx_operand *out) {
     }
 }
 
+/* Labels of a scope by the hash of their names: a kernel with lines of its sources has thousands. */
+enum { LABEL_LISTS = 4096 };
+static uint32_t label_list_of(const char *name) {
+    uint32_t hash = 2166136261u;
+    for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 16777619u;
+    return (hash ^ hash >> 16) % LABEL_LISTS;
+}
+static void list_labels(const struct ptx_scope *s, struct ptx_label *lists[LABEL_LISTS]) {
+    memset(lists, 0, LABEL_LISTS * sizeof lists[0]);
+    for (struct ptx_label *l = s->labels; l; l = l->next) {
+        struct ptx_label **end = &lists[label_list_of(l->name)];
+        while (*end) end = &(*end)->listed; /* the first of a name stays the first */
+        l->listed = NULL, *end = l;
+    }
+}
+
 /* Only the labels of the scope that closes are looked at; names that it lacks go on to the scope around it. */
 void ptx_resolve_labels(struct ptx_parser *x) {
     struct ptx_kernel *k = x->kernel;
     const struct ptx_scope *s = x->scope;
+    struct ptx_label *lists[LABEL_LISTS];
     int outermost = s->parent && !s->parent->parent;
     uint32_t left = 0;
+    if (s->labels) list_labels(s, lists);
     for (uint32_t i = 0; i < x->n_open_labels && !x->failed; i++) {
         struct ptx_operand *o = &k->operands[x->open_labels[i]];
-        const struct ptx_label *l = o->scope == s->id ? s->labels : NULL;
-        while (l && strcmp(l->name, o->text)) l = l->next;
+        const struct ptx_label *l = o->scope == s->id && s->labels ? lists[label_list_of(o->text)] : NULL;
+        while (l && strcmp(l->name, o->text)) l = l->listed;
         if (l) {
             o->value = l->statement;
             continue;

@@ -20,7 +20,7 @@ struct ptx_scope_var {
 struct ptx_label {
     const char *name;
     uint32_t statement;
-    struct ptx_label *next;
+    struct ptx_label *next, *listed; /* of the scope; of its list by hash, while names are resolved */
 };
 struct ptx_scope {
     struct ptx_scope *parent;
