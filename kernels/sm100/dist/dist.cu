@@ -182,6 +182,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
     for (int64_t x = first_work(); next_work(all, &w, x); x += work_step()) {
         float *to = (float *)p->dist.data + w.b * p->dist.batch + w.i * p->dist.row;
         const int end = min(w.end * KEYS, p->in.topk);
+#pragma unroll 1 /* a few turns, of short lists */
         for (int t = max(w.first, w.last) * KEYS + rank * CTA_KEYS + thread; t < end; t += KEYS) to[t] = 0;
         if (w.first >= w.last) continue;
         const uint32_t lse_at = base + AT_LSE + n++ % 2 * HEADS * 4;
