@@ -160,9 +160,6 @@ plan_fixed() {
         n=0
         while read -r text; do
             n=$((n + 1))
-            # sparse backward rows in f16 on sm_100 share all but a factor with those in bf16, rows of joined lists in order all
-            # but how sums leave the kernel: three problems of five
-            [ "$all$op" != 0mla_bwd ] || ! is_variation || [ $(((number + n + 4) % 5)) -lt 3 ] || continue
             text=${text//@W/$width}
             text=${text//@H/${heads:-64}}
             text=${text//@G/$group}

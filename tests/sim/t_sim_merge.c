@@ -54,7 +54,8 @@ static void fill(const attn_tensor *t, int is_lse) {
     for (int64_t i = 0; i < n; i++) {
         const double odd[] = {INFINITY, -INFINITY, NAN, -INFINITY}, x = (double)random_bits() / 0x1p31 - 1;
         const int64_t kind = below(is_lse ? 12 : 400);
-        attn_num_store(t->data, t->dtype, i, kind < (is_lse ? 4 : 3) ? odd[kind] : is_lse ? 30 * x : x);
+        const double most = !is_lse ? 1 : kind == 4 ? 3000 : 30; /* 3000: a share of 2^-1000 */
+        attn_num_store(t->data, t->dtype, i, kind < (is_lse ? 4 : 3) ? odd[kind] : most * x);
     }
 }
 
