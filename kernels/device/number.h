@@ -87,11 +87,14 @@ static __device__ __forceinline__ float log_add_exp(float a, float b) {
     if (hi == INF || hi == -INF) return hi;
     return hi + log1pf(expf(lo - hi));
 }
+/* The sparse forward's, which has no sink in it. natural: -inf for an empty row. */
+static __device__ __forceinline__ float lse_in_form(uint32_t flags, float natural) {
+    if (natural == -INF) return flags & KP_LSE_EMPTY_PLUS_INF ? INF : -INF;
+    return flags & KP_LSE_BASE_2 ? natural * LOG2E : natural;
+}
 /* natural: without the sink, -inf for an empty row. sink: -inf if there is none or the row lies past its sequence. */
 static __device__ __forceinline__ float outer_lse(uint32_t flags, float natural, float sink) {
-    float lse = flags & KP_LSE_WITH_SINK ? log_add_exp(natural, sink) : natural;
-    if (lse == -INF) return flags & KP_LSE_EMPTY_PLUS_INF ? INF : -INF;
-    return flags & KP_LSE_BASE_2 ? lse * LOG2E : lse;
+    return lse_in_form(flags, flags & KP_LSE_WITH_SINK ? log_add_exp(natural, sink) : natural);
 }
 static __device__ __forceinline__ void store_lse(const struct kp_view *v, int64_t index, float lse) {
     if (!v->data) return;

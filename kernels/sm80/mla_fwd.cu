@@ -209,7 +209,7 @@ static __device__ __forceinline__ void finish_statistics(const struct kp_mla_fwd
     const float inverse = 1 / (l + exp2_fast(sink * LOG2E - m));
     shared_store32(base + FACTOR + row * 4, __float_as_uint(empty ? 0 : inverse));
     if (h >= p->in.heads_q) return;
-    store_lse(&p->lse, head_at(&p->lse, w, h), outer_lse(p->in.flags, empty ? -INF : (m + log2f(l)) * LN2, sink));
+    store_lse(&p->lse, head_at(&p->lse, w, h), lse_in_form(p->in.flags, empty ? -INF : (m + log2f(l)) * LN2));
     store_lse(&p->max_logits, head_at(&p->max_logits, w, h), largest * LN2);
 }
 

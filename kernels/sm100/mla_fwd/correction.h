@@ -145,7 +145,7 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
     if (p->in.sink && exists) sink = ((const float *)p->in.sink)[h * p->in.sink_head];
     const float factor = empty ? 0 : 1 / (sum + exp2_fast((sink - natural) * LOG2E));
     if (rank == 0 && exists) {
-        const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2, sink);
+        const float lse = lse_in_form(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2);
         store_lse(&p->lse, w->b * p->lse.batch + w->i * p->lse.row + h * p->lse.head, lse);
         store_lse(&p->max_logits, w->b * p->max_logits.batch + w->i * p->max_logits.row + h * p->max_logits.head,
                   row.largest * LN2);

@@ -461,7 +461,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         uint16_t *to = (uint16_t *)kp->out.data + w.b * kp->out.batch + i * kp->out.row + h * kp->out.head;
         store_row(c, &kp->out, to, r, inside, factor);
         if (WG == 0 || t || !inside) continue; /* warpgroup 1 has the time: it waits for S of a anyhow */
-        const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2, sink);
+        const float lse = lse_in_form(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2);
         store_lse(&kp->lse, w.b * kp->lse.batch + i * kp->lse.row + h * kp->lse.head, lse);
         store_lse(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
                   c->largest[r] * LN2);
