@@ -66,7 +66,7 @@ mla_bwd hq=7 sq=0 sk=90 d=@W topk=300 dkv=f32 sink grad_sink @A
 mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist @A
 ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H sq=3 sk=60 d=@W topk=90 topk_length with_dist dist_norm=l1 sink grad_sink @A
 ATTNSIM_SMS=4 mla_bwd hq=7 sq=9 sk=200 d=@W topk=200 topk_length sink grad_sink dlse @A
-ATTNSIM_SMS=4 mla_bwd hq=100 b=2 sq=7 sk=90 d=@W topk=130 topk_length sink grad_sink dlse @A
+ATTNSIM_SMS=4 mla_bwd hq=100 b=2 sq=4 sk=90 d=@W topk=130 topk_length sink grad_sink dlse @A
 ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H b=2 sq=3 sk=70 d=@W topk=66 causal q_start=60 dkv=f32 accumulate dlse @A
 LIST
         ;;
