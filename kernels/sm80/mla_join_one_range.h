@@ -53,28 +53,56 @@ static __device__ __forceinline__ bool load_batch(const struct part_of_list *x, 
     return __all_sync(~0u, largest < x->keys);
 }
 
-static __device__ __forceinline__ void mark_whole(const struct group_lists *j) {
-    const struct part_of_list x = part_of(j->l);
-    uint32_t *bitmap = j->bitmap + x.r * j->words, valid = 0;
-    for (uint32_t t = x.first; t < x.n; t += BATCH * STEP) {
-        uint4 batch[BATCH];
-        const bool all = load_batch(&x, t, batch);
-        if (all) valid += 4 * BATCH;
+/* Where a table is used: keys of the warp's first batches, from when they are marked until their slots are written. A
+ * batch that is not all there and valid is read again: all bits of its first pair are set, which no list has that
+ * names keys once. */
+constexpr uint32_t BATCHES = 2048 / (BATCH * STEP), KEPT = BATCHES < 2 || GROUP == 8 ? 1 : 2;
+struct kept_keys {
+    uint2 key[KEPT][BATCH]; /* 16 bits each */
+};
+
+/* Marks the keys of a batch, and returns how many are valid. */
+static __device__ __forceinline__ uint32_t mark_batch(uint32_t *bitmap, const uint4 (&batch)[BATCH], bool all,
+                                                      uint32_t keys) {
+    uint32_t valid = all ? 4 * BATCH : 0;
 #pragma unroll
-        for (uint32_t i = 0; i < BATCH; i++) {
-            const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
-            if (all) {
+    for (uint32_t i = 0; i < BATCH; i++) {
+        const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
+        if (all) {
 #pragma unroll
-                for (int y = 0; y < 4; y++) atomicOr(&bitmap[key[y] / 32], 1u << (key[y] & 31));
-            } else {
+            for (int y = 0; y < 4; y++) atomicOr(&bitmap[key[y] / 32], __funnelshift_l(0, 1, key[y]));
+        } else {
 #pragma unroll
-                for (int y = 0; y < 4; y++) {
-                    if (key[y] >= x.keys) continue;
-                    valid++;
-                    atomicOr(&bitmap[key[y] / 32], 1u << (key[y] & 31));
-                }
+            for (int y = 0; y < 4; y++) {
+                if (key[y] >= keys) continue;
+                valid++;
+                atomicOr(&bitmap[key[y] / 32], __funnelshift_l(0, 1, key[y]));
             }
         }
+    }
+    return valid;
+}
+static __device__ __forceinline__ void mark_whole(const struct group_lists *j, struct kept_keys *kept) {
+    const struct part_of_list x = part_of(j->l);
+    uint32_t *bitmap = j->bitmap + x.r * j->words, valid = 0;
+#pragma unroll
+    for (uint32_t b = 0; b < KEPT; b++) {
+        const uint32_t t = x.first + b * BATCH * STEP;
+        kept->key[b][0].x = ~0u;
+        if (t >= x.n) continue;
+        uint4 batch[BATCH];
+        const bool all = load_batch(&x, t, batch);
+        valid += mark_batch(bitmap, batch, all, x.keys);
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++)
+            kept->key[b][i] =
+                make_uint2(__byte_perm(batch[i].x, batch[i].y, 0x5410), __byte_perm(batch[i].z, batch[i].w, 0x5410));
+        if (!all) kept->key[b][0].x = ~0u;
+    }
+    for (uint32_t t = x.first + KEPT * BATCH * STEP; t < x.n; t += BATCH * STEP) {
+        uint4 batch[BATCH];
+        const bool all = load_batch(&x, t, batch);
+        valid += mark_batch(bitmap, batch, all, x.keys);
     }
     valid = __reduce_add_sync(~0u, valid);
     if ((threadIdx.x & 31) == 0 && valid) atomicAdd(&j->l->valid[x.r], valid);
@@ -225,14 +253,32 @@ static __device__ __forceinline__ void fill_table(const struct group_lists *j, u
 
 /* Where one range has all keys, each once. */
 template <bool TABLE>
-static __device__ __forceinline__ void write_slots(const struct group_lists *j, const uint32_t (&start)[KINDS]) {
+static __device__ __forceinline__ void write_slots(const struct group_lists *j, const uint32_t (&start)[KINDS],
+                                                   const struct kept_keys *kept) {
     const struct part_of_list x = part_of(j->l);
     const uint32_t lane = threadIdx.x & 31, row = 2 * (uint32_t)j->p->slots_row;
     if (x.r >= (uint32_t)j->l->queries) return;
     const uint16_t *table = (const uint16_t *)j->bitmap;
     int32_t *to = j->out + j->p->slots + x.r * j->p->slots_row;
     const bool aligned = !((uintptr_t)to & 7);
-    for (uint32_t t = x.first; t < row; t += BATCH * STEP) {
+    uint32_t again = ~0u; /* batches that are read again */
+    if (TABLE && aligned) {
+#pragma unroll
+        for (uint32_t b = 0; b < KEPT; b++) {
+            if (kept->key[b][0].x == ~0u) continue;
+            again ^= 1u << b;
+#pragma unroll
+            for (uint32_t i = 0; i < BATCH; i++) {
+                const uint2 key = kept->key[b][i];
+                const uint32_t slot = x.first + (b * BATCH + i) * STEP + lane * 4;
+                *(uint2 *)(to + slot / 2) = make_uint2(__byte_perm(table[key.x & 0xffff], table[key.x >> 16], 0x5410),
+                                                       __byte_perm(table[key.y & 0xffff], table[key.y >> 16], 0x5410));
+            }
+        }
+    }
+    uint32_t number = 0;
+    for (uint32_t t = x.first; t < row; t += BATCH * STEP, number++) {
+        if (number < KEPT && !(again >> number & 1)) continue;
         uint4 batch[BATCH];
         const bool all = load_batch(&x, t, batch) && aligned;
 #pragma unroll
@@ -265,10 +311,11 @@ static __device__ __forceinline__ void prefetch_lists(const struct lists *l) {
 
 /* false: the lists take the general way. The next group's lists are found meanwhile. */
 static __device__ __forceinline__ bool whole_way(const struct group_lists *j, struct lists *next, int64_t next_group) {
+    struct kept_keys kept;
     clear(j);
     __syncthreads();
     load_lists(j->p, next, next_group);
-    mark_whole(j);
+    mark_whole(j, &kept);
     __syncthreads();
     if (next_group < j->p->until) prefetch_lists(next);
     const struct range range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
@@ -286,10 +333,10 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
         const bool entered = emit_whole<uint16_t>(j, start, n);
         if (!j->p->slots) return true;
         if (!entered) fill_table(j, n);
-        write_slots<true>(j, start);
+        write_slots<true>(j, start, &kept);
     } else {
         emit_whole<uint32_t>(j, start, n);
-        if (j->p->slots) write_slots<false>(j, start);
+        if (j->p->slots) write_slots<false>(j, start, &kept);
     }
     return true;
 }
