@@ -25,6 +25,7 @@ struct kp_joined_work {
 };
 KP_SIZE(struct kp_joined_work, 56 + 5 * 8);
 
+#define KP_DIST_JOINED_SM90_THREADS 512
 /* dist_joined_sm90.def: groups from .. until - 1. */
 struct kp_dist_joined_sm90 {
     struct kp_mla in;

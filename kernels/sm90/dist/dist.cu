@@ -24,9 +24,10 @@
  * warps; producers). Phases: round of a ring's stage; of Q = work tiles with at least one tile. The mask of a tile is
  * read before its first group is handed back, and written again after that.
  *
- * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head,
- * and 64 entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry;
- * producers bring those of the group before to its slots between tiles (joined.h).
+ * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head, and 64
+ * entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry. 512 threads:
+ * warpgroups 0 and 1 have 184 registers; 2 gathers keys, 80; 3 brings Q and moves values of the group before to its
+ * slots (joined.h), 64.
  * APART: the queries of groups that are left apart, which joined_work.cu has listed. */
 #include "kernels/device/grid.h"
 #include "kernels/device/joined.h"
@@ -37,7 +38,7 @@
 #include "kernels/sm90/gather.h"
 
 #ifdef CFG_JOINED
-constexpr int JOINED = CFG_JOINED, HEAD_BLOCKS = 1;
+constexpr int JOINED = 1, HEAD_BLOCKS = CFG_JOINED;
 typedef struct kp_dist_joined_sm90 params;
 #else
 constexpr int JOINED = 0, HEAD_BLOCKS = CFG_HEAD_BLOCKS;
@@ -52,20 +53,22 @@ constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert((unsigned)(HEAD_BLOCKS - 1) < 2, "one or two fit together with the keys");
 constexpr int SLICES = D / 64, PARTS = HEAD_BLOCKS == 2 ? 2 : SLICES == 9 ? 3 : 4; /* sums that a score is formed in */
-constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS;                          /* slices of a sum */
+constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS;                               /* slices of a sum */
 constexpr int GROUP = HEAD_BLOCKS == 2 ? 1 : LENGTH; /* slices that come, are multiplied and are handed back together */
 constexpr int STEPS = SLICES / GROUP, RING = KP_DIST_SM90_RING(D, HEAD_BLOCKS) / GROUP;
 static_assert(SLICES % GROUP == 0 && KP_DIST_SM90_RING(D, HEAD_BLOCKS) % GROUP == 0, "whole groups");
+constexpr int COLUMNS = 64 * HEAD_BLOCKS;  /* of the product */
 constexpr int STAGE_BYTES = GROUP * SLICE; /* bytes of a stage of a ring */
-constexpr int SUMS = 32 * HEAD_BLOCKS;     /* of a thread: 64 slots x 64 HEAD_BLOCKS heads */
-constexpr uint32_t PRODUCERS = 64;         /* of a ring */
+constexpr int SUMS = COLUMNS / 2;          /* of a thread: 64 slots x 64 HEAD_BLOCKS heads */
+constexpr uint32_t PRODUCERS = 64;         /* of a ring, and as many of Q for each */
+constexpr int THREADS = JOINED ? KP_DIST_JOINED_SM90_THREADS : KP_MLA_FWD_SM90_THREADS;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, RINGS_AT = SLICES * HEAD_BLOCKS * SLICE, PLAN_AT = RINGS_AT + 2 * RING * STAGE_BYTES;
 constexpr uint32_t MASK_AT = PLAN_AT; /* uint32_t [2 rings][2]: valid slots */
 constexpr uint32_t LSE_AT =
     MASK_AT + 16; /* float [2 rings][2 parities of work tiles][64 HEAD_BLOCKS]: base 2; inf: adds nothing */
-constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HEAD_BLOCKS * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
+constexpr uint32_t Q_FULL = LSE_AT + 4 * COLUMNS * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
 constexpr uint32_t FREE = FULL + 16 * RING;
 /* JOINED: the next piece's group and tiles (first | end << 16, 0: there is none) (1; consumers); [2 buffers of values]:
  * all are there (8 warps of consumers; producers), they are at their slots (4 warps of producers; consumers) */
@@ -247,19 +250,19 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const pa
     const uint32_t to =
         c->shared + Q_AT + (uint32_t)(x * HEAD_BLOCKS * STAGE_BYTES) + c->ring * 4096 * HEAD_BLOCKS + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
-    if (JOINED && x == 0 && threadIdx.x == 256) { /* both warpgroups have read of the last group */
+    if (JOINED && x == 0 && threadIdx.x == 384) { /* both warpgroups have read of the last group */
         shared_store32x2(c->shared + GROUP_AT, (uint32_t)y->number, (uint32_t)(y->first | y->last << 16));
         mbar_arrive(c->shared + GROUP_FULL);
     }
     const int first = (int)c->ring * 32 * HEAD_BLOCKS + (t >> 3); /* head of the thread's first row */
     if (JOINED) {
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 4 * HEAD_BLOCKS; k++) {
             const struct column h = column_of(kp, y, first + 8 * k);
             const uint16_t *from = base + (h.inside ? h.query * p->q.row + h.head * p->q.head : 0);
 #pragma unroll
             for (int z = 0; z < GROUP; z++)
-                copy_async16(to + (uint32_t)(z * SLICE + k * 1024), from + z * 64, h.inside << 4);
+                copy_async16(to + (uint32_t)(z * HEAD_BLOCKS * SLICE + k * 1024), from + z * 64, h.inside << 4);
         }
     } else if (wide) {
         const uint16_t *from = base + first * p->q.head;
@@ -297,6 +300,14 @@ static __device__ __forceinline__ void fill_tile(struct producer *c, const struc
         for (int y = 0; y < STEPS; y++) fill(c, r, kv, base, y);
     }
 }
+static __device__ __forceinline__ struct producer start_producer(uint32_t shared) {
+    const int t64 = (int)threadIdx.x & 63;
+    struct producer c = {shared, (threadIdx.x >> 6) & 1, 0, 0, {0, 0}};
+    c.lane_at = (uint32_t)((t64 >> 3) * 128 + (((t64 & 7) ^ (t64 >> 3)) << 4));
+    return c;
+}
+
+#ifndef CFG_JOINED
 /* The first tile of a work tile, if this ring has it, and Q, which waits longer: for both warpgroups. A ring that does
  * not hold the tile gets slice by slice of both. */
 constexpr int KEYS_FIRST = RING >= STEPS;
@@ -321,14 +332,6 @@ static __device__ __forceinline__ void fill_first(struct producer *c, const stru
         if (!KEYS_FIRST && own) fill(c, r, &p->kv, base, x);
     }
 }
-static __device__ __forceinline__ struct producer start_producer(uint32_t shared) {
-    const int t64 = (int)threadIdx.x & 63;
-    struct producer c = {shared, (threadIdx.x >> 6) & 1, 0, 0, {0, 0}};
-    c.lane_at = (uint32_t)((t64 >> 3) * 128 + (((t64 & 7) ^ (t64 >> 3)) << 4));
-    return c;
-}
-
-#ifndef CFG_JOINED
 static __device__ __forceinline__ void produce(const params *kp, const struct work k, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     const int t64 = (int)threadIdx.x & 63;
@@ -515,7 +518,7 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
             uint32_t mask[2];
             score_tile<WG>(&c, s, mask, first, t + 2 >= x.last);
             if (first) {
-                if (head < 64 * HEAD_BLOCKS)
+                if (head < COLUMNS)
                     shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, &x, lse, head)));
                 named_sync(1 + WG, 128);
             }
@@ -535,8 +538,7 @@ static __device__ __forceinline__ void consume(const params *kp, const struct wo
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
-    CFG(const __grid_constant__ launched launch) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_constant__ launched launch) {
     const uint32_t shared = shared_base();
 #ifdef CFG_APART
     const params &kp = launch.dist;
@@ -562,11 +564,18 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
         mbar_init_fence();
     }
     __syncthreads();
+#ifdef CFG_JOINED
+    if (threadIdx.x >= 384) {
+        registers_fewer<64>();
+        bring(&kp, shared);
+        return;
+    }
+#endif
     if (threadIdx.x >= 256) {
-        registers_fewer<104>();
+        registers_fewer<JOINED ? 80 : 104>();
         produce(&kp, k, shared);
     } else {
-        registers_more<200>();
+        registers_more<JOINED ? 184 : 200>();
         if (threadIdx.x < 128)
             consume<0>(&kp, k, shared);
         else

@@ -6,12 +6,12 @@
  * them, which may begin and end within a group. A piece is a group, or what a group has of that run: it has the values
  * of its entries, and writes the slots that name these; a group's first piece invalid slots, too.
  *
- * The values of a piece stand in one of two buffers of the CTA in memory, small enough for the caches. Producers move a
- * share of them after each tile that they bring for the next piece, while its places are in use. The CTA's last piece
- * is moved by all warps.
+ * The values of a piece stand in one of two buffers of the CTA in memory, small enough for the caches. A warpgroup that
+ * does nothing else brings Q of a piece, and moves the values of the piece before while consumers work on it: warps
+ * that gather keys wait for neither. The CTA's last piece is moved by that warpgroup and the consumers.
  *
- * A piece's number, end and first keys are loaded while the piece before is worked on. Producers tell consumers of each
- * piece. */
+ * A piece's number, end and first keys are loaded while the piece before is worked on. Warpgroup 3 tells consumers of
+ * each piece; warps that gather keys find the pieces by themselves. */
 #ifndef ATTN_SM90_DIST_JOINED_H
 #define ATTN_SM90_DIST_JOINED_H
 
@@ -173,59 +173,11 @@ static __device__ __forceinline__ void write_values(const params *kp, const stru
         if (e < rest && has >> e & 1) to[e] = value[e];
 }
 
-/* What producers have still to move of the last piece, the CTA's filled-th, in steps of STEP_SLOTS slots of a query:
- * each loads the entries of 8 slots a thread, the values of the 8 of the step before, and writes those of the one
- * before that. What it loads comes while the next tile is brought, so that nobody waits for it. */
-constexpr int PARTS_OF_STEP = 2, PART_SLOTS = 4 * 2 * (int)PRODUCERS, STEP_SLOTS = PARTS_OF_STEP * PART_SLOTS;
-struct slots_left {
-    struct piece_slots s;
-    struct group_slots g;
-    int steps, done;
-    uint32_t filled;
-    struct quad next, loaded,
-        valued; /* of the step, of the one before, and of the one before that, but for the thread */
-    uint2 entries[PARTS_OF_STEP];
-    float value[PARTS_OF_STEP][4];
-    uint32_t has;
-};
-static __device__ __forceinline__ void begin_slots(const params *kp, struct slots_left *x, const struct piece *y) {
-    x->s = slots_of_piece(y), x->g = group_slots_of(kp, &y->g);
-    x->done = 0, x->filled++;
-    x->steps = y->g.queries * ((kp->in.topk + STEP_SLOTS - 1) / STEP_SLOTS) + 2;
-    x->next = {0, 0};
-}
-static __device__ __forceinline__ struct quad of_thread(struct quad q, int part) {
-    q.slot += part * PART_SLOTS + 4 * (recompute((int)threadIdx.x) & 127);
-    return q;
-}
-static __device__ __forceinline__ void bring_slots(const params *kp, struct slots_left *x, uint32_t shared, int share) {
-    if (x->steps == 0) return;
-    const float *values = values_of(kp, (uint32_t)recompute((int)x->filled));
-#pragma unroll 1
-    for (; share > 0 && x->steps > 0; share--, x->steps--, x->done++) {
-        if (x->done == 1) wait_values(shared, x->filled);
-        if (x->done >= 2)
-#pragma unroll
-            for (int i = 0; i < PARTS_OF_STEP; i++)
-                write_values(kp, &x->g, of_thread(x->valued, i), x->value[i], x->has >> 4 * i & 15);
-        x->has = 0;
-        if (x->done >= 1)
-#pragma unroll
-            for (int i = 0; i < PARTS_OF_STEP; i++)
-                x->has |= load_values(kp, &x->s, values, x->loaded, x->entries[i], x->value[i]) << 4 * i;
-#pragma unroll
-        for (int i = 0; i < PARTS_OF_STEP; i++) x->entries[i] = load_entries(kp, &x->g, of_thread(x->next, i));
-        x->valued = x->loaded, x->loaded = x->next;
-        x->next.slot += STEP_SLOTS;
-        if (x->next.slot >= kp->in.topk) x->next.slot = 0, x->next.query++;
-    }
-    if (x->steps > 0) return;
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) mbar_arrive(shared + VALUES_FREE + 8 * (x->filled & 1));
-}
-/* All threads: of the CTA's last piece, its n-th. */
-static __device__ __forceinline__ void bring_last_slots(const params *kp, uint32_t shared, const struct piece_slots s,
-                                                        uint32_t n) {
+/* Of the CTA's n-th piece, by THREADS_OF threads, of which this is number `thread`: the entries of N times four slots a
+ * thread, then their values, then all to `dist`. */
+template <int THREADS_OF>
+static __device__ __forceinline__ void bring_slots(const params *kp, uint32_t shared, const struct piece_slots s,
+                                                   uint32_t n, int thread) {
     constexpr int N = 4;
     const struct joined_group group = joined_group_of(&kp->joined, kp->in.seq_q, s.number);
     const struct group_slots g = group_slots_of(kp, &group);
@@ -233,14 +185,14 @@ static __device__ __forceinline__ void bring_last_slots(const params *kp, uint32
     const int quads = (kp->in.topk + 3) / 4, all = g.queries * quads;
     wait_values(shared, n);
 #pragma unroll 1
-    for (int first = (int)threadIdx.x; first < all; first += N * KP_MLA_FWD_SM90_THREADS) {
+    for (int first = thread; first < all; first += N * THREADS_OF) {
         float value[N][4];
         uint32_t has[N];
         uint2 entries[N];
         struct quad q[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const int at_quad = first + i * KP_MLA_FWD_SM90_THREADS;
+            const int at_quad = first + i * THREADS_OF;
             q[i].query = at_quad / quads;
             q[i].slot = 4 * (at_quad - q[i].query * quads);
             entries[i] = load_entries(kp, &g, q[i]);
@@ -250,6 +202,9 @@ static __device__ __forceinline__ void bring_last_slots(const params *kp, uint32
 #pragma unroll
         for (int i = 0; i < N; i++) write_values(kp, &g, q[i], value[i], has[i]);
     }
+    if (THREADS_OF != 128) return; /* the last piece: nobody waits */
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) mbar_arrive(shared + VALUES_FREE + 8 * (n & 1));
 }
 
 /* Lanes d apart share N sums of theirs: the one with `upper` set keeps the upper half of the indices. */
@@ -261,9 +216,9 @@ template <int N> static __device__ __forceinline__ void share_sums(float *x, int
     }
 }
 /* From x[j][r], the sums of a lane's two columns of block j for entries g, g + 8, to sums over each query's
- * 2^SHIFT heads, and to their places: each lane of a quad writes those of some queries. */
+ * 2^SHIFT heads, and to their places: each lane of a quad writes those of some queries, below `queries`. */
 template <int SHIFT>
-static __device__ __forceinline__ void store_sums(const params *kp, float x[16], int t, float *values) {
+static __device__ __forceinline__ void store_sums(const params *kp, float x[16], int t, float *values, int queries) {
     constexpr int BLOCKS = SHIFT > 3 ? 1 << (SHIFT - 3) : 1, N = 8 / BLOCKS; /* blocks of a query; N queries or pairs */
 #pragma unroll
     for (int size = 4; size >= N; size /= 2)
@@ -273,9 +228,14 @@ static __device__ __forceinline__ void store_sums(const params *kp, float x[16],
             for (int r = 0; r < 2; r++) x[2 * j + r] = x[4 * j + r] + x[4 * j + 2 + r];
     share_sums<2 * N>(x, t & 1, 1);
     constexpr int KEPT = SHIFT > 2 ? N / 2 : N; /* sums of a lane */
+    if (SHIFT == 6) {                           /* of entry g + 8 (t & 1) a lane of either half */
+        x[0] += __shfl_xor_sync(~0u, x[0], 2);
+        if (t < 2) values[8 * t] = x[0] * kp->factor;
+        return;
+    }
     if (SHIFT > 2) share_sums<N>(x, t >> 1, 2);
     if (SHIFT == 5) { /* a query for the lanes of either parity, one entry of two a lane */
-        if ((t & 1) < kp->joined.group) values[(t & 1) * (int64_t)kp->row + 8 * (t >> 1)] = x[0] * kp->factor;
+        if ((t & 1) < queries) values[(t & 1) * (int64_t)kp->row + 8 * (t >> 1)] = x[0] * kp->factor;
         return;
     }
     const int first = SHIFT == 2 ? 8 * (t & 1) + (t >> 1) : N / 2 * (t & 1) + N / 4 * (t >> 1);
@@ -283,41 +243,55 @@ static __device__ __forceinline__ void store_sums(const params *kp, float x[16],
     float *to = values + first * (int64_t)kp->row;
 #pragma unroll
     for (int i = 0; i < KEPT; i++, to += i & 1 ? 0 : APART * kp->row)
-        if (first + i / 2 * APART < kp->joined.group) to[8 * (i & 1)] = x[i] * kp->factor;
+        if (first + i / 2 * APART < queries) to[8 * (i & 1)] = x[i] * kp->factor;
 }
 /* The sums over each query's heads for entries g, g + 8 of the warp, to values of the tile's first entry on. A lane has
- * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two or four j of a quad, or in two lanes of one j. */
-static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS],
-                                                     const float2 (&lses)[8], const params *kp, float *values) {
+ * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two, four or eight j of a quad, or in two lanes of one
+ * j. lse: where the lane's pairs of columns have theirs. */
+constexpr int LSE_KEPT = PARTS == 3; /* in registers from tile to tile; else there is no room */
+static __device__ __forceinline__ void load_lses(float2 (&lses)[8], uint32_t lse) {
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) lses[j] = shared_load_pair(lse + 32 * j);
+}
+static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS], float2 (&lses)[8],
+                                                     uint32_t lse_at, const params *kp, float *values) {
     const int t = c->lane & 3;
-    float sum[16];
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float2 lse = lses[j]; /* of columns 8 j + 2 t + {0, 1} */
+    for (int half = 0; half < COLUMNS / 64; half++) {
+        float sum[16];
+        if (!LSE_KEPT) load_lses(lses, lse_at + 256 * (uint32_t)half);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float x = exp2_fast(__fmaf_rn(s[4 * j + 2 * r], kp->in.scale_log2, -lse.x)),
-                        y = exp2_fast(__fmaf_rn(s[4 * j + 2 * r + 1], kp->in.scale_log2, -lse.y));
-            sum[2 * j + r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
+        for (int j = 0; j < 8; j++) {
+            const float2 lse = lses[j]; /* of columns 8 j + 2 t + {0, 1} of the half */
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float *score = &s[32 * half + 4 * j + 2 * r];
+                const float x = exp2_fast(__fmaf_rn(score[0], kp->in.scale_log2, -lse.x)),
+                            y = exp2_fast(__fmaf_rn(score[1], kp->in.scale_log2, -lse.y));
+                sum[2 * j + r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
+            }
         }
-    }
-    switch (kp->joined.shift) {
-    case 2: store_sums<2>(kp, sum, t, values); break;
-    case 3: store_sums<3>(kp, sum, t, values); break;
-    case 4: store_sums<4>(kp, sum, t, values); break;
-    default: store_sums<5>(kp, sum, t, values);
+        const int before = half << 6 >> kp->joined.shift, queries = kp->joined.group - before;
+        float *to = values + before * (int64_t)kp->row;
+        switch (kp->joined.shift) {
+        case 2: store_sums<2>(kp, sum, t, to, queries); break;
+        case 3: store_sums<3>(kp, sum, t, to, queries); break;
+        case 4: store_sums<4>(kp, sum, t, to, queries); break;
+        case 5: store_sums<5>(kp, sum, t, to, queries); break;
+        default:
+            if (COLUMNS > 64) store_sums<6>(kp, sum, t, to, queries);
+        }
     }
 }
 
 /* ------------------------------------------------------------------ roles -------------------------- */
 
+/* Keys, ring by ring: the next piece's follow the last one's as places get free. */
 static __device__ __forceinline__ void produce(const params *kp, const struct work, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     struct producer c = start_producer(shared);
     uint32_t n = 0; /* tiles of the CTA so far */
     struct piece x;
-    struct slots_left left = {};
-    left.filled = ~0u;
     struct ahead a = look_ahead(kp);
     struct indices keys = first_keys(kp, &a, (int)c.ring);
     while (next_piece(kp, &a, &x)) {
@@ -326,33 +300,37 @@ static __device__ __forceinline__ void produce(const params *kp, const struct wo
         struct indices next = keys;
         keys = first_keys(kp, &a, (int)((n ^ c.ring) & 1));
         const uint16_t *base = (const uint16_t *)p->kv.data + x.w.b * p->kv.batch + ((int)threadIdx.x & 7) * 8;
-        const int rest = (x.last - t - 1) / 2; /* tiles after the first */
-        const int share = rest > 0 ? (left.steps + rest - 1) / rest : left.steps;
-        struct keys r;
-        find_keys(&r, &x.s, next);
-        next = load_indices(&x.s, t + 2);
-        fill_first(&c, &r, kp, &x, base, t < x.last);
-        c.round_q++;
 #pragma unroll 1
-        for (t += 2; t < x.last || left.steps; t += 2) {
-            if (t < x.last) {
-                find_keys(&r, &x.s, next);
-                next = load_indices(&x.s, t + 2);
-                fill_tile(&c, &r, &p->kv, base);
-            }
-            bring_slots(kp, &left, shared, share);
+        for (; t < x.last; t += 2) {
+            struct keys r;
+            find_keys(&r, &x.s, next);
+            next = load_indices(&x.s, t + 2);
+            fill_tile(&c, &r, &p->kv, base);
         }
-        begin_slots(kp, &left, &x);
     }
-    if (threadIdx.x == 256) {
+}
+
+/* Q of each piece, and meanwhile the slots of the one before. */
+static __device__ __forceinline__ void bring(const params *kp, uint32_t shared) {
+    struct producer c = start_producer(shared);
+    struct piece_slots slots = {};
+    struct piece x;
+    struct ahead a = look_ahead(kp);
+    while (next_piece(kp, &a, &x)) {
+#pragma unroll 1
+        for (int y = 0; y < STEPS; y++) fill_q(&c, kp, &x, y);
+        if (c.round_q) bring_slots<128>(kp, shared, slots, c.round_q - 1, (int)threadIdx.x & 127);
+        slots = slots_of_piece(&x);
+        c.round_q++;
+    }
+    if (threadIdx.x == 384) {
         mbar_wait(shared + Q_FREE, (c.round_q & 1) ^ 1);
         shared_store32x2(shared + GROUP_AT, 0, 0);
         mbar_arrive(shared + GROUP_FULL);
     }
-    if (left.steps) bring_last_slots(kp, shared, left.s, left.filled);
+    if (c.round_q) bring_slots<384>(kp, shared, slots, c.round_q - 1, (int)threadIdx.x - 128);
 }
 
-constexpr int LSE_KEPT = PARTS < 4; /* in registers from tile to tile */
 template <int WG> static __device__ __forceinline__ void consume(const params *kp, const struct work, uint32_t shared) {
     struct state c = start_consumer(shared);
     const int head = (int)threadIdx.x & 127;
@@ -362,7 +340,7 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
         mbar_wait(shared + GROUP_FULL, c.round_q & 1);
         const uint2 told = shared_load32x2(shared + GROUP_AT);
         if (told.y == 0) {
-            if (c.round_q) bring_last_slots(kp, shared, slots, c.round_q - 1);
+            if (c.round_q) bring_slots<384>(kp, shared, slots, c.round_q - 1, (int)threadIdx.x);
             return;
         }
         struct piece x;
@@ -374,10 +352,11 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
         slots = slots_of_piece(&x);
         int t = x.first + (int)((n ^ WG) & 1), first = 1;
         n += (uint32_t)(x.last - x.first);
-        const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * 64 * 4;
+        const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * COLUMNS * 4;
         odd += t < x.last;
         const uint32_t lse = load_lse(kp, &x, head);
         float *to = values_of(kp, c.round_q) + c.warp * 16 + (c.lane >> 2);
+        const uint32_t lse_of_lane = lse_at + 8 * ((uint32_t)c.lane & 3);
         float2 lses[8];
 #pragma unroll 1
         for (; t < x.last; t += 2) {
@@ -385,15 +364,14 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
             uint32_t mask[2];
             score_tile<WG>(&c, s, mask, first, t + 2 >= x.last);
             if (first) {
-                if (head < 64) shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, &x, lse, head)));
+                if (head < COLUMNS)
+                    shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, &x, lse, head)));
                 wait_buffer(shared, c.round_q);
                 named_sync(1 + WG, 128);
+                if (LSE_KEPT) load_lses(lses, lse_of_lane);
             }
-            if (first || !LSE_KEPT)
-#pragma unroll
-                for (uint32_t j = 0; j < 8; j++) lses[j] = shared_load_pair(lse_at + 8 * (c.lane & 3) + 32 * j);
             first = 0;
-            store_queries(&c, s, lses, kp, to + t * 64);
+            store_queries(&c, s, lses, lse_of_lane, kp, to + t * 64);
         }
         if (first) pass_q(&c);
         arrive_warp(&c, shared + VALUES_FULL + 8 * (c.round_q & 1));

@@ -99,7 +99,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                      .row = (int32_t)g.row};
     struct attn_cuda_grid grid = {.y = 1,
                                   .z = 1,
-                                  .threads = KP_MLA_FWD_SM90_THREADS,
+                                  .threads = KP_DIST_JOINED_SM90_THREADS,
                                   .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->joined.dim, 1)};
     if (!g.groups) return ATTN_OK;
     for (kp.from = 0; kp.from < g.groups; kp.from = kp.until) {
@@ -108,11 +108,11 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         attn_status status =
             attn_cuda_mla_joined_queue(dev, p, args, columns(p), memory, kp.from, kp.until, &kp.joined);
         if (!status) status = attn_cuda_mla_joined_work(dev, p, args, &kp.joined, kp.from, kp.until, g.grid, kp.work);
-        grid.x = (uint32_t)g.grid, grid.early = 0;
+        grid.x = (uint32_t)g.grid, grid.early = 0, grid.threads = KP_DIST_JOINED_SM90_THREADS;
         if (!status)
             status =
                 attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->joined.symbol), &grid, &kp, sizeof kp, args->stream);
-        grid.early = (uint8_t)attn_cuda_limits_of(dev)->early_launch;
+        grid.early = (uint8_t)attn_cuda_limits_of(dev)->early_launch, grid.threads = KP_MLA_FWD_SM90_THREADS;
         if (!status)
             status =
                 attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->apart), &grid, &apart, sizeof apart, args->stream);
