@@ -31,12 +31,13 @@ int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows) {
 }
 
 /* Of few heads a union never takes more tiles than its lists apart. A tile of the kernels that join takes longer, so
- * that long unions lose (measured: docs/joined_lists.md): `dist` above 5/7 of the slots; the forward above 9/10, which
- * lists that share nothing have where pairs and fours of them are a small part of the keys. The backward's do not. */
+ * that long unions lose (measured: docs/joined_lists.md): `dist` above 5/7 of the slots, above 4/7 with tiles of 128
+ * rows; the forward above 9/10, which lists that share nothing have where pairs and fours of them are a small part of
+ * the keys. The backward's do not. */
 int64_t attn_cuda_mla_joined_limit(const attn_problem *p, int64_t group) {
     const attn_problem lists = {.group = group, .topk = p->topk, .seq_q = p->seq_q};
     const struct attn_core_joined l = attn_core_joined_layout(&lists);
-    if (p->op == ATTN_OP_DIST) return group * p->topk * 5 / 7;
+    if (p->op == ATTN_OP_DIST) return group * p->topk * (group << log2_above(p->heads_q) > 64 ? 4 : 5) / 7;
     if (p->op != ATTN_OP_MLA_FWD || group < 2 || group > 4 || p->seq_k <= 4 * p->topk) return 0;
     if (p->batch * l.groups > LIST_BYTES / (int64_t)sizeof(int32_t) / l.words) return 0; /* not joined at once */
     return group * p->topk * 9 / 10;
