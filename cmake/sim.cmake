@@ -220,6 +220,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_test(sim.joined_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.joined_apart sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_apart.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.joined_choice sim ${PROJECT_SOURCE_DIR}/tests/sim/choice/joined_choice.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    attn_test(sim.choice_dense sim ${PROJECT_SOURCE_DIR}/tests/sim/choice/dense.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     attn_test(sim.fitting_draws sim ${PROJECT_SOURCE_DIR}/tests/sim/choice/fitting_draws.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     set_tests_properties(sim.joined_counts sim.joined_apart sim.joined_choice sim.fitting_draws PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
     # 64 heads, a query for each CTA of a pair: what is not finite in either; parts; order; a last group of one query.
@@ -291,6 +292,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # A product of NaN, of a row past its sequence, next to products that are large for the cap.
     attn_sim_check(check_wgmma_softcap_nan sdpa_fwd_wgmma_sm90_bf16_d64_mod 23766
                    "sdpa_fwd b=2 hq=4 sq=300 sk=900 d=64 bf16 seqlens_q seqlens_k scale=-0.4 softcap=1 alibi=distance align=16" ATTNSIM_SMS=3)
+    # Tiles of 128 rows of D 64: rows that see a part of the last tile alone, a window, several tiles of rows a CTA; lengths.
+    attn_sim_check(check_wgmma_d64_r128 sdpa_fwd_wgmma_sm90_bf16_d64_r128 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=300 sk=400 d=64 bf16 causal bottom_right left=150 scale=-0.2 sink align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_wgmma_d64_r128_lengths sdpa_fwd_wgmma_sm90_f16_d64_r128 6
+                   "sdpa_fwd b=3 hq=4 hk=2 sq=200 sk=300 d=60 dv=62 f16 causal seqlens_q seqlens_k max_logits align=16" ATTNSIM_SMS=2)
     # e4m3: NaN values hidden by the diagonal, and past the keys; no key; packed sequences; exact maxima, f32; windows.
     attn_sim_check(check_fp8_hidden_values sdpa_fwd_fp8_sm90_e4m3_d128 5
                    "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 e4m3 causal align=16" ATTNSIM_SMS=3)

@@ -138,24 +138,27 @@ static __device__ __forceinline__ struct range recall_range(const struct state *
 }
 
 /* Scores of the keys of key tile n that a row of the thread does not see. Returns the column from which on no row of
- * the warp sees any. */
-static __device__ __forceinline__ int hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
+ * the warp sees any; blocks of 32 columns past it are left as they are unless `all`. */
+static __device__ __forceinline__ int hide(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n,
+                                           int all) {
     const uint32_t place = c->shared + WORK + 64 * q_tile_of(c);
     struct work w; /* of it only these: three loads of 16 bytes would take more registers than there are */
     w.row0 = (int)shared_load32(place + 8), w.off = (int)shared_load32(place + 12);
     w.seq.sk = (int)shared_load32(place + 20);
     const int t = recompute((int)threadIdx.x), i0 = w.row0 + t / 128 * 64 + t / 32 % 4 * 16;
     const int low = first_key(p, &w, i0 + 15) - n * KEYS, high = end_key(p, &w, i0) - n * KEYS;
+    const int end = end_key(p, &w, i0 + 15) - n * KEYS;
 #pragma unroll
     for (int x0 = 0; x0 < N_S; x0 += 16) { /* 32 columns */
         if (2 * x0 >= low && 2 * x0 + 32 <= high) continue; /* every row of the warp sees them all */
+        if (!all && x0 > 0 && 2 * x0 >= end) continue;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = i0 + t % 32 / 4 + 8 * r, first = n * KEYS + t % 4 * 2;
             hide_keys(s, x0, r, first_key(p, &w, i) - first, end_key(p, &w, i) - first, c->unit < 0 ? INF : -INF);
         }
     }
-    return end_key(p, &w, i0 + 15) - n * KEYS;
+    return end;
 }
 
 /* Softcap and ALiBi of key tile n. */
@@ -205,12 +208,10 @@ static __device__ __forceinline__ uint64_t take_keys(const struct state *c, uint
 /* The first key tile, whose S is there: P alone. */
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, int inner0,
                                                   int inner1, float s[N_S], uint32_t pr[N_P]) {
-    float growth[2];
     int seen = KEYS;
     if (SCORE_MOD) modify(p, c, s, n);
-    if (n < inner0 || n >= inner1) seen = hide(p, c, s, n);
-    softmax_exact(s, &c->rows, c->rows.l, growth, c->unit, seen);
-    round_p(s, pr);
+    if (n < inner0 || n >= inner1) seen = hide(p, c, s, n, 0);
+    softmax_first(s, pr, &c->rows, c->unit, seen);
 }
 
 /* The products of the warp's rows and of the key tile at work once more, from shared memory by mma.sync, whose sums lie
@@ -251,8 +252,8 @@ static __device__ __forceinline__ void pass_maximum(const struct kp_sdpa_fwd *p,
     }
     products_again(c, s);
     if (SCORE_MOD) modify(p, c, s, n);
-    hide(p, c, s, n);
-    softmax_exact(s, &c->rows, sum, growth, c->unit, KEYS);
+    hide(p, c, s, n, 1);
+    softmax_exact(s, &c->rows, sum, growth, c->unit);
 }
 /* wgmma_wait(0), once x is known: see wgmma_wait_after. */
 static __device__ __forceinline__ void wgmma_wait_if(int x) {
@@ -282,7 +283,7 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
         grows = __any_sync(~0u, sum[0] > P_MOST); /* never: it orders the wait */
     } else {
         if (SCORE_MOD) modify(p, c, s, n);
-        if (rare(edge)) hide(p, c, s, n);
+        if (rare(edge)) hide(p, c, s, n, 1);
         grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, c->unit, p->slack == 0));
     }
     wgmma_wait_if(grows); /* the exponentials overlap with P V */

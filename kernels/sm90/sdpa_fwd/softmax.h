@@ -45,22 +45,64 @@ static __device__ __forceinline__ void exponentials(float y[N_S], float sum[2]) 
     sum[0] = part[0] + part[1], sum[1] = part[2] + part[3];
 }
 
-/* Products to P, in f32, and its sums in this thread, against maxima that no score passes. Columns from `seen` on,
- * where no row of the warp sees a key, are left out by blocks of 32. */
-static __device__ __forceinline__ void softmax_exact(float s[N_S], struct rows *rows, float sum[2], float growth[2],
-                                                     float unit, int seen) {
-    float most[2] = {-INF, -INF}, part[4] = {0, 0, 0, 0}, from[2];
+/* Products of the first key tile of rows to P, rounded, and its sums in this thread. Columns from `seen` on, where no
+ * row of the warp sees a key, are left out by blocks of 32. A block of more than a few instructions is branched over
+ * where it stands inside of the block before: side by side, ptxas predicates the exponentials, and issues those that
+ * are left out. */
+template <int X0> static __device__ __forceinline__ void largest_seen(const float s[N_S], float most[2], int seen) {
 #pragma unroll
-    for (int x0 = 0; x0 < N_S; x0 += 16) {
-        if (2 * x0 >= seen) continue;
+    for (int x = X0; x < X0 + 16 && x < N_S; x++) most[x >> 1 & 1] = fmaxf(most[x >> 1 & 1], s[x]);
+    if constexpr (X0 + 16 < N_S)
+        if (seen > 2 * (X0 + 16)) largest_seen<X0 + 16>(s, most, seen);
+}
+template <int X0>
+static __device__ __forceinline__ void exponentials_seen(const float s[N_S], uint32_t p[N_P], float part[4], float unit,
+                                                         const float from[2], int seen) {
 #pragma unroll
-        for (int x = x0; x < x0 + 16; x++) {
-            if (x >= N_S) continue;
-            if (unit < 0)
-                most[x >> 1 & 1] = fmaxf(most[x >> 1 & 1], -s[x]);
-            else
-                most[x >> 1 & 1] = fmaxf(most[x >> 1 & 1], s[x]);
+    for (int x = X0; x < X0 + 16 && x < N_S; x += 2) {
+        const float a = exp2_fast(__fmaf_rn(s[x], unit, -from[x >> 1 & 1])),
+                    b = exp2_fast(__fmaf_rn(s[x + 1], unit, -from[x >> 1 & 1]));
+        part[x & 2] += a, part[x & 2 | 1] += b;
+        p[x / 2] = pack16(TYPE, a, b);
+    }
+    if constexpr (X0 + 16 < N_S) {
+        if (seen > 2 * (X0 + 16)) {
+            exponentials_seen<X0 + 16>(s, p, part, unit, from, seen);
+        } else {
+#pragma unroll
+            for (int x = X0 / 2 + 8; x < N_P; x++) p[x] = 0;
         }
+    }
+}
+static __device__ __forceinline__ void softmax_first(float s[N_S], uint32_t p[N_P], struct rows *rows, float unit,
+                                                     int seen) {
+    float most[2] = {-INF, -INF}, part[4] = {0, 0, 0, 0}, from[2];
+    if (rare(unit < 0)) { /* with an instruction that ptxas does not predicate */
+        asm volatile("nanosleep.u32 1;" ::: "memory");
+#pragma unroll
+        for (int x = 0; x < N_S; x++) s[x] = -s[x];
+        unit = -unit;
+    }
+    largest_seen<0>(s, most, seen);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        rows->m[r] = quad_max(most[r]) * unit;
+        from[r] = rows->m[r] == -INF ? 0 : rows->m[r];
+    }
+    exponentials_seen<0>(s, p, part, unit, from, seen);
+    rows->l[0] = part[0] + part[1], rows->l[1] = part[2] + part[3];
+}
+
+/* Products to P, in f32, and its sums in this thread, against maxima that no score passes. */
+static __device__ __forceinline__ void softmax_exact(float s[N_S], struct rows *rows, float sum[2], float growth[2],
+                                                     float unit) {
+    float most[2] = {-INF, -INF}, from[2];
+#pragma unroll
+    for (int x = 0; x < N_S; x++) {
+        if (unit < 0)
+            most[x >> 1 & 1] = fmaxf(most[x >> 1 & 1], -s[x]);
+        else
+            most[x >> 1 & 1] = fmaxf(most[x >> 1 & 1], s[x]);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -70,18 +112,8 @@ static __device__ __forceinline__ void softmax_exact(float s[N_S], struct rows *
         from[r] = largest == -INF ? 0 : largest;
     }
 #pragma unroll
-    for (int x0 = 0; x0 < N_S; x0 += 16) {
-        const int none = 2 * x0 >= seen;
-#pragma unroll
-        for (int x = x0; x < x0 + 16; x++) {
-            if (x >= N_S) continue;
-            if (none)
-                s[x] = 0;
-            else
-                s[x] = exp2_fast(__fmaf_rn(s[x], unit, -from[x >> 1 & 1])), part[x & 3] += s[x];
-        }
-    }
-    sum[0] = part[0] + part[1], sum[1] = part[2] + part[3];
+    for (int x = 0; x < N_S; x++) s[x] = __fmaf_rn(s[x], unit, -from[x >> 1 & 1]);
+    exponentials(s, sum);
 }
 
 /* The same against the maxima in use, whatever the scores are: to look for the largest one would keep the exponentials

@@ -108,12 +108,36 @@ int attn_cuda_sdpa_fwd_refuses_strides(const attn_problem *p, const attn_args *a
 
 /* ------------------------------------------------------------------ estimate ----------------------- */
 
+/* Clocks of the CTA with the most to do: tiles of `rows` query rows, which take `ends` clocks, and `step` for each of
+ * their tiles of 128 keys. */
+static double cta_clocks(const attn_problem *p, const struct attn_cuda_limits *l, double rows, double ends,
+                         double step) {
+    const int64_t n = attn_cuda_blocks(p->seq_q, (int64_t)rows), most = 64;
+    const double tiles = (double)n * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
+    const double shift = attn_core_has(p, ATTN_BOTTOM_RIGHT) ? (double)(p->seq_k - p->seq_q) : 0;
+    double sum = 0, longest = 0;
+    const int64_t looked_at = attn_cuda_lesser(n, most);
+    for (int64_t i = 0; i < looked_at; i++) {
+        const double upper = floor((double)i * (double)n / (double)looked_at) * rows,
+                     lower = fmin(upper + rows, (double)p->seq_q) - 1;
+        const double j0 = p->window_left < ATTN_CUDA_FAR ? upper + shift - (double)p->window_left : 0;
+        const double j1 = p->window_right < ATTN_CUDA_FAR ? lower + shift + (double)p->window_right + 1 : INFINITY;
+        const double keys = ceil(fmin(j1, (double)p->seq_k) / 128) - floor(fmax(j0, 0) / 128);
+        const double clocks = ends + step * fmax(keys, 0);
+        sum += clocks, longest = fmax(longest, clocks);
+    }
+    return looked_at > 0 ? fmax(sum / (double)looked_at * rounds, longest) : 1;
+}
+
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct shape shape = shape_of(k), *c = &shape;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double dims = (double)(p->dim_qk + p->dim_v), rate = c->flops, rows = c->rows;
-    const double row_tiles = (double)attn_cuda_blocks(p->seq_q, c->rows);
+    /* D 64: the tiles of three warpgroups are the measure of those of two. */
+    const int small = k->features == ATTN_CUDA_SM90A && c->dim == 64 && c->rows == 128 && !has_score_mod(k);
+    const double dims = (double)(p->dim_qk + p->dim_v), rate = c->flops, rows = small ? 192 : c->rows;
+    const double ratio = small ? cta_clocks(p, l, 128, 2900, 2150) / cta_clocks(p, l, 192, 3700, 2730) : 1;
+    const double row_tiles = (double)attn_cuda_blocks(p->seq_q, (int64_t)rows);
     const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
     const double padded =
         amount->flops * (c->dim + c->dim_v) / dims * (p->seq_q > 0 ? row_tiles * rows / (double)p->seq_q : 1);
@@ -126,7 +150,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double longest = (has_score_mod(k) ? 1.4 : 1) * 2 * rows * whole * (c->dim + c->dim_v) / rate,
                  all = padded * idle / (rate * l->n_sms);
     const double compute = longest > all ? longest : all, memory = amount->bytes / (c->bytes * l->n_sms);
-    return c->start + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
+    return c->start + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * ratio;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
