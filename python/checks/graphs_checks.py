@@ -151,8 +151,9 @@ def memory_stays(case):
         trained(q, k, v, dout)
         case.synchronize()
         sizes.append(torch.cuda.memory_allocated())
-    case.measured.update(bytes_allocated=sizes[-1], bytes_more=sizes[-1] - sizes[5])
-    case.must(sizes[-1] == sizes[5], f"allocated memory went from {sizes[5]} to {sizes[-1]} bytes in 25 calls")
+    first, last = min(sizes[5:15]), min(sizes[20:])  # autograd's thread may free a call's operands after it has returned
+    case.measured.update(bytes_allocated=last, bytes_more=last - first)
+    case.must(last == first, f"allocated memory went from {first} to {last} bytes in 15 calls")
 
 
 @check
