@@ -309,6 +309,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    ATTNSIM_SMS=3)
     attn_sim_check(check_fp8_tail sdpa_fwd_fp8_sm90_e4m3_d128 11
                    "sdpa_fwd b=3 hq=2 hk=1 sq=90 sk=257 d=128 e4m3 seqlens_k align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_fp8_d64 sdpa_fwd_fp8_sm90_e4m3_d64 5
+                   "sdpa_fwd b=3 hq=4 hk=2 sq=200 sk=301 d=60 dv=34 e4m3 causal seqlens_k sink align=16" ATTNSIM_SMS=3)
     attn_sim_check(check_fp8_window sdpa_fwd_fp8_sm90_e4m3_d128 7
                    "sdpa_fwd b=2 hq=2 sq=150 sk=300 d=128 dv=32 e4m3 left=40 right=20 sink lse_with_sink align=16" ATTNSIM_SMS=2)
     # Exact maxima of the rows of sm80: heads in a common tile, split keys that are merged, f32 by halves and as it is, f64.

@@ -12,7 +12,7 @@ static __device__ __forceinline__ float scale_of(uint64_t scales, const int64_t 
 /* A tile of `rows` rows; one thread. */
 static __device__ __forceinline__ void load_tile(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
                                                  int rows, int row, int head, int b) {
-    mbar_expect(barrier, (uint32_t)(DIM * rows));
+    mbar_expect(barrier, (uint32_t)(128 * rows));
     tensor_load4(to, map, barrier, 0, row, head, b);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_fwd_fp8.cu: wgmma of e4m3, m64n128k32, sums in f32. Both operands are K-major (PTX ISA 8.0, "wgmma"): a
+ * Part of sdpa_fwd_fp8.cu: wgmma of e4m3, k 32, sums in f32. Both operands are K-major (PTX ISA 8.0, "wgmma"): a
  * row of 128 elements is 128 bytes, in the 128-byte swizzle of wgmma.h, and 32 k further on is 32 bytes further on.
  *
  * Sums lie as those of 16-bit operands do. A in registers, k 0..31, of lane 4 g + t: a[0] = row g, k 4 t .. 4 t + 3,
@@ -10,7 +10,13 @@
 #define ATTN_SM90_SDPA_FWD_FP8_PRODUCTS_H
 #include "kernels/device/wgmma.h"
 
-static __device__ __forceinline__ void wgmma_e4m3(float *d, const uint32_t *a, uint64_t b) {
+static __device__ __forceinline__ void wgmma_e4m3_n64(float *d, const uint32_t *a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" WGMMA_R0 WGMMA_R1
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1;"
+                 : WGMMA_SUMS_64
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+static __device__ __forceinline__ void wgmma_e4m3_n128(float *d, const uint32_t *a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3
                  "}, {%64, %65, %66, %67}, %68, 1, 1, 1;"
                  : WGMMA_SUMS_128

@@ -66,11 +66,14 @@ static __device__ __forceinline__ void start_scores(const struct state *c, float
 /* Start O += P V of the key tile number x. */
 static __device__ __forceinline__ void start_values(struct state *c, const uint32_t p[N_P], uint32_t x) {
     mbar_wait(c->shared + V_FULL + 8 * stage_of(x), phase_of(x));
-    const uint64_t v = uniform_desc(slice_desc(c->shared + V_RING + stage_of(x) * K_BYTES, 0));
+    const uint64_t v = uniform_desc(slice_desc(c->shared + V_RING + stage_of(x) * V_BYTES, 0));
     wgmma_hold(c->o, N_O);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < KEYS / 32; kk++) wgmma_e4m3(c->o, p + 4 * kk, desc_step(v, 32 * kk));
+    for (int kk = 0; kk < KEYS / 32; kk++) {
+        if (DIM_V == 64) wgmma_e4m3_n64(c->o, p + 4 * kk, desc_step(v, 32 * kk));
+        if (DIM_V == 128) wgmma_e4m3_n128(c->o, p + 4 * kk, desc_step(v, 32 * kk));
+    }
     wgmma_commit();
 }
 

@@ -59,7 +59,7 @@ static __device__ __forceinline__ void transpose(uint32_t shared) {
             const uint32_t x = tile % R_STAGES, y = stage_of(tile);
             mbar_wait(shared + R_FULL + 8 * x, tile / R_STAGES & 1);
             mbar_wait(shared + V_FREE + 8 * y, phase_of(tile) ^ 1);
-            transpose_values(shared + R_RING + x * K_BYTES, shared + V_RING + y * K_BYTES, share,
+            transpose_values(shared + R_RING + x * K_BYTES, shared + V_RING + y * V_BYTES, share,
                              sk - (first + n) * KEYS);
             async_fence();
             __syncwarp();

@@ -13,16 +13,17 @@ constexpr int CONSUMERS = 128 * GROUPS, TRANSPOSERS = 2; /* threads; warps */
 constexpr int R_STAGES = 2, STAGES = CFG_STAGES;
 constexpr int N_S = KEYS / 2, N_P = KEYS / 8, N_O = DIM_V / 2; /* registers of a thread: S, P, O */
 
-constexpr int Q_BYTES = ROWS * DIM, K_BYTES = KEYS * DIM;
+/* Rows of 128 bytes, whatever DIM is: 16-byte chunks of a column of V^T, or zeros past the columns that exist. */
+constexpr int Q_BYTES = ROWS * 128, K_BYTES = KEYS * 128, V_BYTES = DIM_V * KEYS;
 constexpr int K_RING = 2 * Q_BYTES, R_RING = K_RING + STAGES * K_BYTES, V_RING = R_RING + R_STAGES * K_BYTES,
-              BARRIERS = V_RING + STAGES * K_BYTES;
+              BARRIERS = V_RING + STAGES * V_BYTES;
 /* mbarriers, one a tile: of R, V as it is in memory, and of V, transposed */
 constexpr int Q_FULL = BARRIERS, Q_FREE = BARRIERS + 16, R_FULL = BARRIERS + 32, R_FREE = BARRIERS + 48,
               K_FULL = BARRIERS + 64, K_FREE = K_FULL + 8 * STAGES, V_FULL = K_FREE + 8 * STAGES,
               V_FREE = V_FULL + 8 * STAGES;
 constexpr int WORK = BARRIERS + 64 + 32 * 4,
               WORK_BYTES = 64; /* struct work (keep_work) of each tile of Q, then its factors */
-static_assert(DIM == 128 && KEYS == 128 && GROUPS == 2, "the products of products.h");
+static_assert((DIM == 64 || DIM == 128) && KEYS == 128 && GROUPS == 2, "the products of products.h");
 static_assert(STAGES == 2 || STAGES == 4, "phases are counted by shifts");
 static_assert(WORK + 2 * WORK_BYTES == KP_SDPA_FP8_SM90_SHARED(DIM, GROUPS, KEYS, STAGES), "the host asks for as much");
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Which rows of D 64 plans choose on an H100: tiles of 128 query rows for short causal problems and few tiles, of 192
-# for the others. Usage: dense.sh ATTN DRIVER
+# for the others; e4m3 at its own width. Usage: dense.sh ATTN DRIVER
 attn=${1:?path of attn} driver=${2:?path of the driver}
 failed=0
 chooses() { # PROBLEM KERNEL
@@ -9,7 +9,7 @@ chooses() { # PROBLEM KERNEL
     [ "$got" = "$2" ] || { echo "FAILED: $1: $got, not $2"; failed=1; }
 }
 rows=attn_sdpa_fwd_wgmma_sm90
-"$attn" list | grep -q "^${rows}_bf16_d64_r128 " || exit 77
+"$attn" list | grep -q "^${rows}_bf16_d64_r128 " && "$attn" list | grep -q '^attn_sdpa_fwd_fp8_sm90_e4m3_d64 ' || exit 77
 for dtype in bf16 f16; do
     chooses "b=16 hq=32 sq=1024 d=64 $dtype causal" ${rows}_${dtype}_d64_r128
     chooses "b=1 hq=8 sq=1024 d=64 $dtype" ${rows}_${dtype}_d64_r128
@@ -17,4 +17,6 @@ for dtype in bf16 f16; do
     chooses "b=4 hq=32 sq=4096 d=64 $dtype causal" ${rows}_${dtype}_d64
     chooses "b=1 hq=32 sq=16384 d=60 $dtype" ${rows}_${dtype}_d64
 done
+chooses "b=4 hq=32 sq=4096 d=64 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d64
+chooses "b=4 hq=32 sq=4096 d=96 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d128
 exit $failed
