@@ -5,7 +5,7 @@
 query and three work tiles (dense backward: and three steps of queries) a CTA or pair of CTAs, on 2, 5 or 8 multiprocessors; the other half
 are edges. Sparse: one slot, one query, no key, lengths, duplicates, k_stride, sinks, dlse, dist as an output, accumulate, dkv in f32, and
 lists of rows over joined lists that overlap by 0, 0.5, 0.9 and 1, at random, and as prefixes. Dense: every form of visibility, heads, lengths,
-packing, sinks, lse, scale, head dims to the row's own, each a fixed number of times a row. What indices, values and memory are like is the
+packing, sinks, lse, scale, softcap (rows that serve it), head dims to the row's own, each a fixed number of times a row. What indices, values and memory are like is the
 seed's choice; which listed values of `attn check --coverage` were hit is kept, and --summary tells what was not.
 
 A run is a problem under three policies (the three executions of a case take one each), four runs are all twelve. They go in rounds, all
@@ -128,7 +128,11 @@ def dense_words(r, row, number, edge, sq, sk):
     sink = dealt(row, number, "sink", [0, 0, 1, 0, 2])
     words = words + [[], ["sink"], ["sink", "lse_with_sink"]][sink]
     words += dealt(row, number, "lse", [[], ["lse_base_2"], [], ["lse_empty_plus_inf"], [], ["lse_base_2", "lse_empty_plus_inf"]])
-    words += dealt(row, number, "scale", [[], [], ["scale=-0.2"], [], ["scale=0.7"], [], ["scale=0.05"]] + [["scale=0"]] * (op == "sdpa_bwd"))
+    capped = "_mod" in row  # rows that serve softcap alone
+    words += dealt(row, number, "scale", [[], [], ["scale=-0.2"], [], ["scale=0.7"], [], ["scale=0.05"]]
+                   + [["scale=0"]] * (op == "sdpa_bwd" and not capped))
+    if capped:
+        words += dealt(row, number, "softcap", [["softcap=20"], ["softcap=0.5"], ["softcap=50"], ["softcap=2"], ["softcap=500"]])
     words += ["deterministic"] * (number % 4 == 1 and (op == "sdpa_fwd" or row.endswith("_ordered")))
     if op == "sdpa_fwd":
         return words + ["max_logits"] * (number % 3 == 0)

@@ -125,7 +125,7 @@ reach() {
     done <"$here/tests/sim/tier/reach.txt"
 }
 capped() { # text, which a row that serves softcap alone takes
-    [[ $row != attn_sdpa_bwd_wgmma_*_mod* || $text = *softcap=* ]] || text+=" softcap=20"
+    [[ $row != attn_sdpa_bwd_*_mod* && $row != attn_sdpa_fwd_sm100_*_mod || $text = *softcap=* ]] || text+=" softcap=20"
 }
 is_variation() { [[ $row != attn_sdpa_* && ($row = *_sm100_f16_* || $row = *_joined_sm100_*_det) ]]; } # of the variable row
 # Of the variables policy and one_seed. Random problems run on several rows a process: first, so that none is left for last.

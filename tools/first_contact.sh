@@ -66,8 +66,10 @@ else
         op=${BASH_REMATCH[1]} dtype=${BASH_REMATCH[2]} d=${BASH_REMATCH[3]} v=${BASH_REMATCH[5]:-${BASH_REMATCH[3]}}
         group=
         [[ $row != *_joined_* ]] || group=group=2
+        softcap=
+        [[ $row != *_mod* ]] || softcap=softcap=20
         case $op in
-        sdpa_*) problem="$op hq=2 hk=1 sq=$sq sk=$sk d=$d dv=$v $dtype causal bottom_right seqlens_k sink lse_with_sink align=16" ;;
+        sdpa_*) problem="$op hq=2 hk=1 sq=$sq sk=$sk d=$d dv=$v $dtype causal bottom_right seqlens_k sink lse_with_sink $softcap align=16" ;;
         mla_fwd) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length sink $group align=16" ;;
         mla_bwd) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length sink grad_sink with_dist $group align=16" ;;
         dist) problem="$op hq=40 sq=5 sk=$sk d=$d topk=200 $dtype causal q_start=100 topk_length $group align=16" ;;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Arithmetic on two f32 in 64 bits (sm_100), and a largest of three. PTX ISA 8.6, sections "fma", "add"; 8.8, "max". */
+ * Arithmetic on two f32 in 64 bits (sm_100), and a largest of three. PTX ISA 8.6, sections "fma", "add", "mul"; 8.8, "max". */
 #ifndef ATTN_DEVICE_F32X2_H
 #define ATTN_DEVICE_F32X2_H
 #include <stdint.h>
@@ -17,6 +17,11 @@ static __device__ __forceinline__ float2 floats_of(uint64_t x) {
 static __device__ __forceinline__ uint64_t fma_f32x2(uint64_t a, uint64_t b, uint64_t c) {
     uint64_t y;
     asm("fma.rn.f32x2 %0, %1, %2, %3;" : "=l"(y) : "l"(a), "l"(b), "l"(c));
+    return y;
+}
+static __device__ __forceinline__ uint64_t mul_f32x2(uint64_t a, uint64_t b) {
+    uint64_t y;
+    asm("mul.rn.f32x2 %0, %1, %2;" : "=l"(y) : "l"(a), "l"(b));
     return y;
 }
 static __device__ __forceinline__ uint64_t add_f32x2(uint64_t a, uint64_t b) {

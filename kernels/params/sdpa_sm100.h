@@ -7,7 +7,7 @@
 /* One row of kernels/variants/sdpa_fwd_sm100.def; columns explained there. */
 struct kp_sdpa_fwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, q_stages, slices, polynomial;
+    int32_t dtype, dim, dim_v, q_stages, slices, polynomial, score_mod;
 };
 #define KP_SDPA_FWD_SM100_ROWS    256 /* two tiles of Q */
 #define KP_SDPA_FWD_SM100_KEYS    128
@@ -20,7 +20,7 @@ struct kp_sdpa_fwd_sm100_config {
 /* One row of kernels/variants/sdpa_bwd_sm100.def; columns explained there. */
 struct kp_sdpa_bwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, stages, pair;
+    int32_t dtype, dim, dim_v, stages, pair, score_mod;
 };
 /* D 192: q and k once more, boxes of 32 columns. */
 struct kp_sdpa_bwd_column_maps {

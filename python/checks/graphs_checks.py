@@ -151,7 +151,8 @@ def memory_stays(case):
         trained(q, k, v, dout)
         case.synchronize()
         sizes.append(torch.cuda.memory_allocated())
-    first, last = min(sizes[5:15]), min(sizes[20:])  # autograd's thread may free a call's operands after it has returned
+    # autograd's thread may free a call's operands after it has returned
+    first, last = min(sizes[5:15]), min(sizes[20:])
     case.measured.update(bytes_allocated=last, bytes_more=last - first)
     case.must(last == first, f"allocated memory went from {first} to {last} bytes in 15 calls")
 

@@ -11,7 +11,7 @@
 struct forms {
     int32_t op;
     int widths[16];
-    const char *text[9];
+    const char *text[10];
 };
 static const struct forms forms[] = {
     {ATTN_OP_SDPA_FWD,
@@ -23,7 +23,7 @@ static const struct forms forms[] = {
       "sdpa_fwd b=2 hq=4 hk=2 sq=5 sk=200 d=%d paged page_size=16 n_pages=40 max_pages=13 seqlens_k",
       "sdpa_fwd b=3 hq=4 hk=2 sq=70 sk=200 total_q=110 d=%d packed paged page_size=16 n_pages=40 max_pages=13 seqlens_k "
       "causal bottom_right",
-      "sdpa_fwd b=1 hq=4 sq=256 sk=256 d=%d align=16"}},
+      "sdpa_fwd b=1 hq=4 sq=256 sk=256 d=%d align=16", "sdpa_fwd b=2 hq=4 hk=2 sq=150 sk=170 d=%d causal softcap=20"}},
     {ATTN_OP_SDPA_BWD,
      {512, 256, 192, 160, 128, 96, 80, 64, 32, 16},
      {"sdpa_bwd b=2 hq=6 hk=2 sq=200 sk=333 d=%d causal bottom_right",

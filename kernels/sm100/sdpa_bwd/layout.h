@@ -15,7 +15,7 @@
 #include "kernels/sm100/roles.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V, STAGES = CFG_STAGES, SCALED = TYPE == KP_F16;
-constexpr int PAIR = CFG_PAIR, CTAS = 1 + PAIR; /* that share a tile of queries */
+constexpr int SCORE_MOD = CFG_SCORE_MOD, PAIR = CFG_PAIR, CTAS = 1 + PAIR; /* that share a tile of queries */
 constexpr int ROWS = KP_SDPA_BWD_SM100_ROWS, CTA_KEYS = KP_SDPA_BWD_SM100_KEYS, KEYS = CTAS * CTA_KEYS;
 constexpr int CTA_ROWS = ROWS / CTAS; /* queries whose Q and dO a CTA has by rows, and whose dQ */
 constexpr int PART = ROWS / 2;        /* queries of a warpgroup of scores; of a pair, those of one CTA */
@@ -24,6 +24,7 @@ constexpr int SERIAL = DIM == 192; /* S^T, dP^T and dQ follow one another in the
 static_assert(DIM == 64 || DIM == 128 || SERIAL, "whole slices, columns of tensor memory");
 static_assert(DIM_V == (SERIAL ? 128 : DIM), "columns of tensor memory");
 static_assert(ROWS == 128 && CTA_KEYS == 128, "lanes of tensor memory, boxes");
+static_assert(!SERIAL || !SCORE_MOD, "registers of scores");
 static_assert(PAIR == (DIM > 64), "a slice of columns for each CTA of a pair");
 static_assert(!PAIR || STAGES == 2, "rows of a pair come one step ahead of their columns");
 

@@ -4,6 +4,7 @@
 #ifndef ATTN_SM100_SDPA_BWD_SCORES_H
 #define ATTN_SM100_SDPA_BWD_SCORES_H
 #include "kernels/sm100/sdpa_bwd/loads.h"
+#include "kernels/sm100/softcap.h"
 
 /* What is seldom true of a thread's cells. */
 struct hidden {
@@ -80,7 +81,42 @@ static __device__ __forceinline__ void probabilities(float x[32], uint32_t lse, 
         x[e + 2] = exp2_fast(__fmaf_rn(x[e + 2], unit, -y.z)), x[e + 3] = exp2_fast(__fmaf_rn(x[e + 3], unit, -y.w));
     }
 }
-/* dP to dS, 32 queries. */
+/* The same of softcap, P rounded: P = 2^(unit t - lse), t = tanh(a s). x becomes P times the derivative of the cap,
+ * 1 - t^2, which is 0 where tanh is 1. */
+static __device__ __forceinline__ void capped_probabilities(const struct kp_sdpa *in, uint32_t p[16], float x[32],
+                                                            uint32_t lse) {
+    const float unit = in->softcap * LOG2E, a = cap_slope(in);
+    uint32_t s[32];
+    uint64_t t[16];
+#pragma unroll
+    for (int e = 0; e < 32; e++) s[e] = __float_as_uint(x[e]);
+    const int far = is_far(largest_product<32>(s), a);
+    if (far) cap_far<32>(s, a);
+    capped_pairs<32>(t, s, far, a, 1, 0);
+#pragma unroll
+    for (int c = 0; c < 16; c += 2) {
+        const float4 y = four_stats(lse, 2 * c);
+        const float2 z = floats_of(t[c]), w = floats_of(t[c + 1]);
+        const float p0 = exp2_fast(__fmaf_rn(z.x, unit, -y.x)), p1 = exp2_fast(__fmaf_rn(z.y, unit, -y.y)),
+                    p2 = exp2_fast(__fmaf_rn(w.x, unit, -y.z)), p3 = exp2_fast(__fmaf_rn(w.y, unit, -y.w));
+        p[c] = pack16(TYPE, p0, p1), p[c + 1] = pack16(TYPE, p2, p3);
+        x[2 * c] = p0 * __fmaf_rn(-z.x, z.x, 1), x[2 * c + 1] = p1 * __fmaf_rn(-z.y, z.y, 1);
+        x[2 * c + 2] = p2 * __fmaf_rn(-w.x, w.x, 1), x[2 * c + 3] = p3 * __fmaf_rn(-w.y, w.y, 1);
+    }
+}
+/* hide_cells of rounded P. */
+static __device__ __forceinline__ void hide_pairs(uint32_t p[16], uint32_t on, int bad_key, uint32_t lse) {
+    if (__any_sync(~0u, bad_key)) {
+#pragma unroll
+        for (int c = 0; c < 16; c++) {
+            const float a = bad_key_share(stat_of(lse, 2 * c)), b = bad_key_share(stat_of(lse, 2 * c + 1));
+            p[c] = bad_key ? pack16(TYPE, a, b) : p[c];
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 16; c++) p[c] &= (on >> 2 * c & 1 ? 0xffff : 0) | (on >> (2 * c + 1) & 1 ? 0xffff0000 : 0);
+}
+/* dP to dS, 32 queries; pr: P, times the derivative of the cap. */
 static __device__ __forceinline__ void score_gradients(float x[32], const float pr[32], uint32_t shift, float factor) {
 #pragma unroll
     for (int e = 0; e < 32; e += 4) {
@@ -183,6 +219,11 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         if (!SERIAL) load_cells(pr + 32 * c, cells_s + 32 * c);
+        if (SCORE_MOD) {
+            capped_probabilities(&p->in, y + 16 * c, pr + 32 * c, lse + 128 * c);
+            if (rare(h.any)) hide_pairs(y + 16 * c, h.on[c], h.bad_key, lse + 128 * c);
+            continue;
+        }
         probabilities(pr + 32 * c, lse + 128 * c, p->in.scale * LOG2E);
         if (rare(h.any)) hide_cells(pr + 32 * c, h.on[c], h.bad_key, lse + 128 * c);
         round_cells(y + 16 * c, pr + 32 * c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Dense attention backward on Blackwell (tcgen05, sm_100a): f16 and bf16, causal, windows, GQA, sinks that lse
- * includes, lengths, packed sequences. Simulated, not yet run on silicon. A CTA (D 64) owns 128 keys of one key head, a
+ * includes, lengths, packed sequences; softcap (.score_mod). Simulated, not
+ * yet run on silicon. A CTA (D 64) owns 128 keys of one key head, a
  * pair of CTAs (D 128; D 192 with DV 128) 256; it walks the tiles of 128 query rows that see them, of every query head
  * of the group: a step each.
  *
@@ -54,8 +55,9 @@
 #include "kernels/sm100/sdpa_bwd/sums.h"
 
 /* 512 a thread of each warpgroup. At D 192 the other splits that were tried spill. */
-constexpr int SCORE_REGISTERS = SERIAL ? 160 : 152;
-constexpr int SUM_REGISTERS = !SERIAL ? 136 : SCALED ? 128 : 120, OTHER_REGISTERS = SERIAL && SCALED ? 64 : 72;
+constexpr int SCORE_REGISTERS = SCORE_MOD ? 168 : SERIAL ? 160 : 152;
+constexpr int SUM_REGISTERS = SCORE_MOD ? 104 : !SERIAL ? 136 : SCALED ? 128 : 120;
+constexpr int OTHER_REGISTERS = SERIAL && SCALED ? 64 : 72;
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (uint32_t x = 0; x < BARRIERS; x++) {
@@ -109,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(KP_SDPA_BWD_SM100_THREADS, 1)
         registers_more<SCORE_REGISTERS>();
         run_scores(maps_of(&maps), base);
     } else if (warp < WARP_PRODUCTS) {
-        if (SERIAL)
+        if (SERIAL || SCORE_MOD)
             registers_fewer<SUM_REGISTERS>(); /* than the 128 of the launch */
         else
             registers_more<SUM_REGISTERS>();

@@ -8,9 +8,10 @@
 #include "kernels/device/shared.h"
 #include "kernels/device/tcgen05.h"
 #include "kernels/params/sdpa_sm100.h"
+#include "kernels/sm100/softcap.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
-constexpr int Q_STAGES = CFG_Q_STAGES, RING = CFG_SLICES, POLYNOMIAL = CFG_POLYNOMIAL;
+constexpr int Q_STAGES = CFG_Q_STAGES, RING = CFG_SLICES, POLYNOMIAL = CFG_POLYNOMIAL, SCORE_MOD = CFG_SCORE_MOD;
 constexpr int ROWS = KP_SDPA_FWD_SM100_ROWS, KEYS = KP_SDPA_FWD_SM100_KEYS;
 constexpr int HALF = ROWS / 2; /* rows of a tile of Q, one a lane of tensor memory */
 constexpr int SLICES_K = DIM / 64, SLICES_V = DIM_V / 64, SLICES = SLICES_K + SLICES_V; /* of a tile of keys */
@@ -66,10 +67,15 @@ constexpr int WARP_OUTPUT = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_EMPTY_
 /* They read the constants above. */
 #include "kernels/device/sdpa_tiles.h"
 
-/* sdpa_hidden_values.h: no softcap, no ALiBi. */
-static __device__ __forceinline__ float modified_product(const struct kp_sdpa_fwd *, const struct work *, int, int,
+/* Log2 units of a product; of softcap, of its tanh. */
+static __device__ __forceinline__ float unit_of_score(const struct kp_sdpa_fwd *p) {
+    if (SCORE_MOD) return p->in.softcap * LOG2E;
+    return p->in.scale < 0 ? -p->in.scale_log2 : p->in.scale_log2;
+}
+/* sdpa_hidden_values.h: a product as the softmax gets it, in units of a score. */
+static __device__ __forceinline__ float modified_product(const struct kp_sdpa_fwd *p, const struct work *, int, int,
                                                          float s) {
-    return s;
+    return SCORE_MOD ? tanh_any(p->in.scale * p->in.softcap_inverse * s) : s;
 }
 #include "kernels/device/sdpa_hidden_values.h"
 #include "kernels/sm100/roles.h"

@@ -47,7 +47,7 @@ static __device__ __forceinline__ float store_columns(uint16_t *to, const uint32
 static __device__ __forceinline__ void mend_rows(const struct kp_sdpa_fwd *p, uint32_t place, int half,
                                                  uint32_t nonfinite, float m, float factor) {
     const struct work w = recall_work(place);
-    const float unit = p->in.scale < 0 ? -p->in.scale_log2 : p->in.scale_log2;
+    const float unit = unit_of_score(p);
     const int i0 = w.row0 + HALF * half + 32 * (warp_of() % 4);
 #pragma unroll 1
     for (int r = 0; r < 32; r++) {

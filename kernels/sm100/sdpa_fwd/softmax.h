@@ -14,6 +14,30 @@ struct row {
     float m, l;
 };
 
+/* Products of the row in tensor memory to scores in log2 units, softcap applied: a part at a time, since the whole row
+ * and what the cap needs would spill. */
+static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, uint32_t cells) {
+    const float a = cap_slope(&p->in);
+#pragma unroll 1
+    for (int c = 0; c < KEYS; c += 32) {
+        uint32_t x[32];
+        uint64_t y[16];
+        tc_load32(x, cells + c);
+        tc_wait_loads();
+#pragma unroll
+        for (int e = 0; e < 32; e++) asm volatile("" : "+r"(x[e])); /* the compiler reads them after the wait */
+        const int far = is_far(largest_product<32>(x), a);
+        if (far) cap_far<32>(x, a);
+        capped_pairs<32>(y, x, far, a, unit_of_score(p), 0);
+#pragma unroll
+        for (int e = 0; e < 16; e++) {
+            const float2 z = floats_of(y[e]);
+            x[2 * e] = __float_as_uint(z.x), x[2 * e + 1] = __float_as_uint(z.y);
+        }
+        tc_store32(cells + c, x);
+    }
+    tc_wait_stores();
+}
 /* Pairs of scores in log2 units, relative to the row's m; keys outside lo <= key < hi of the tile become -inf. */
 static __device__ __forceinline__ void load_scores(uint64_t y[N_PAIRS], uint32_t cells, float unit, float m, int hides,
                                                    int lo, int hi) {
@@ -114,18 +138,20 @@ static __device__ __forceinline__ float give_p(const uint64_t y[N_PAIRS], uint32
 }
 
 /* Tile number t (its parity) of the tile of Q; lo, hi: keys of it that the row sees. */
-static __device__ __forceinline__ void softmax_tile(struct row *row, uint32_t base, uint32_t tm, int half, uint32_t t,
-                                                    float unit, float slack, int begun, int hides, int lo, int hi) {
+static __device__ __forceinline__ void softmax_tile(const struct kp_sdpa_fwd *p, struct row *row, uint32_t base,
+                                                    uint32_t tm, int half, uint32_t t, float unit, int begun, int hides,
+                                                    int lo, int hi) {
     const uint32_t lanes = tm + quarter_of();
     uint64_t y[N_PAIRS];
     await(base, S_FULL + half, t);
     tc_after();
+    if (SCORE_MOD) cap_products(p, lanes + TM_S + half * KEYS);
     load_scores(y, lanes + TM_S + half * KEYS, unit, row->m, hides, lo, hi);
     if (OWN_P) {
         tc_before();
         tell(base, S_EMPTY + half);
     }
-    const int grows = __any_sync(~0u, row->m == -INF || !(largest_of(y) <= slack));
+    const int grows = __any_sync(~0u, row->m == -INF || !(largest_of(y) <= p->slack));
     if (OWN_P) {
         await(base, P_EMPTY + half, t - 1);
         tc_after();
@@ -139,7 +165,7 @@ static __device__ __forceinline__ void softmax_tile(struct row *row, uint32_t ba
 
 static __device__ __forceinline__ void run_softmax(const struct kp_sdpa_fwd *p, uint32_t base, int half) {
     const uint32_t tm = shared_load32(base + AT_SLOT);
-    const float unit = p->in.scale < 0 ? -p->in.scale_log2 : p->in.scale_log2;
+    const float unit = SCORE_MOD ? 1 : unit_of_score(p);
     uint32_t turns = 0; /* parities: bit 0 of tiles, bit 16 of sums handed over */
     struct work w;
 #pragma unroll 1
@@ -152,7 +178,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_sdpa_fwd *p, 
 #pragma unroll 1
         for (int x = 0; x < s.n; x++, turns ^= 1) {
             const int key = (s.first + s.n - 1 - x) * KEYS, hides = __any_sync(~0u, key < lo || key + KEYS > hi);
-            softmax_tile(&row, base, tm, half, turns, unit, p->slack, x > 0, hides, lo - key, hi - key);
+            softmax_tile(p, &row, base, tm, half, turns, unit, x > 0, hides, lo - key, hi - key);
         }
         if (s.n == 0) continue;
         await(base, O_EMPTY + half, (turns >> 16) - 1);

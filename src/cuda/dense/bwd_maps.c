@@ -16,6 +16,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
     if (k->features == ATTN_CUDA_SM100A) {
         const struct kp_sdpa_bwd_sm100_config *c = k->impl;
         m.symbol = c->symbol, m.dim = c->dim, m.dim_v = c->dim_v;
+        m.score_mod = c->score_mod;
         m.by_columns = c->dim != c->dim_v;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM100_KEYS * m.ctas, m.rows = KP_SDPA_BWD_SM100_ROWS;
@@ -206,7 +207,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     ROW(stem, tail "_ordered", architecture, words, feature, config, 1, "order", dtype_of_line)
 const struct attn_kernel attn_cuda_sdpa_bwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROWS("sm100_", #tail, "sm100", "simulated, not yet run on silicon; no softcap; ", ATTN_CUDA_SM100A,                \
+    ROWS("sm100_", #tail, "sm100", "simulated, not yet run on silicon; softcap: _mod rows; ", ATTN_CUDA_SM100A,        \
          config_sm100_##tail, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm100.def"
 #undef VARIANT

@@ -50,7 +50,8 @@ static struct shape shape_of(const struct attn_kernel *k) {
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
 static int has_score_mod(const struct attn_kernel *k) {
-    return k->features == ATTN_CUDA_SM90A && ((const struct kp_sdpa_fwd_sm90_config *)k->impl)->score_mod;
+    return k->features == ATTN_CUDA_SM100A ? ((const struct kp_sdpa_fwd_sm100_config *)k->impl)->score_mod
+                                           : ((const struct kp_sdpa_fwd_sm90_config *)k->impl)->score_mod;
 }
 
 /* The cap's polynomial has coefficients of about (scale / softcap)^6. */
@@ -61,15 +62,22 @@ static int refuse_softcap(const attn_problem *p, struct attn_text *why) {
     return refused;
 }
 
+/* Rows for softcap on Blackwell have no code for scores without one. */
+static int refuse_uncapped(const struct attn_kernel *k, const attn_problem *p, struct attn_text *why) {
+    const int refused = k->features == ATTN_CUDA_SM100A && has_score_mod(k) && !(p->softcap > 0);
+    if (refused) attn_text_add(why, "serves softcap alone: the row without _mod does");
+    return refused;
+}
+
 static int refuse_features(const struct attn_kernel *k, const attn_problem *p, struct attn_text *why) {
-    const int modifies = has_score_mod(k);
-    const char *missing = p->softcap > 0 && !modifies     ? "softcap"
-                          : p->alibi && !modifies         ? "ALiBi"
-                          : p->mask_dtype                 ? "a mask"
-                          : attn_core_has(p, ATTN_PAGED)  ? "pages"
-                          : fabs(p->scale) < 1e-30        ? "a scale of 0"
-                          : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
-                                                          : NULL;
+    const int modifies = has_score_mod(k), caps_alone = k->features == ATTN_CUDA_SM100A;
+    const char *missing = p->softcap > 0 && !modifies             ? "softcap"
+                          : p->alibi && (!modifies || caps_alone) ? "ALiBi"
+                          : p->mask_dtype                         ? "a mask"
+                          : attn_core_has(p, ATTN_PAGED)          ? "pages"
+                          : fabs(p->scale) < 1e-30                ? "a scale of 0"
+                          : p->dim_qk < 1 || p->dim_v < 1         ? "a head dim of 0"
+                                                                  : NULL;
     if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
     return missing != NULL || refuse_softcap(p, why);
 }
@@ -87,8 +95,8 @@ int attn_cuda_sdpa_fwd_refuse_size(int64_t rows, const attn_problem *p, struct a
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct shape shape = shape_of(k), *c = &shape;
-    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(k, p, why) &&
-           !attn_cuda_sdpa_fwd_refuse_size(c->rows, p, why) &&
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_uncapped(k, p, why) &&
+           !refuse_features(k, p, why) && !attn_cuda_sdpa_fwd_refuse_size(c->rows, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, c->shared_bytes, why) && !attn_cuda_refuse_tensor_maps(dev, why) &&
            !attn_cuda_padding_refuse(dev, p, why);
 }
@@ -287,8 +295,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_PREPARED},
 const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", "no softcap, ALiBi; ", 0, ATTN_CUDA_SM100A,    \
-        config_sm100_##tail, dtype_of_line)
+    ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", "softcap: _mod rows; no ALiBi; ", 0,           \
+        ATTN_CUDA_SM100A, config_sm100_##tail, dtype_of_line)
 #include "kernels/variants/sdpa_fwd_sm100.def"
 #undef VARIANT
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
