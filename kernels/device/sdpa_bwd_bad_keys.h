@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Dense backward by key tiles: keys that hold infinities or NaN, or that lie past the end of their sequence. They are
- * noted and zeroed once: dS = 0 times them is no 0. The kernel's file defines, before it includes this one, the
- * constants TYPE, DIM, CTA_KEYS, K_TILE, K_SLICE, MAIN, MAIN_THREADS, ANY_BAD and BAD_KEYS. */
+ * noted and zeroed once: dS = 0 times them is no 0. With softcap (SCORE_MOD) keys that are not finite get stand-ins:
+ * sdpa_bwd_infinite.h. The kernel's file defines, before it includes this one, the constants TYPE, DIM, ROWS, CTA_KEYS,
+ * SCORE_MOD, K_TILE, K_SLICE, MAIN, MAIN_THREADS, ANY_BAD and BAD_KEYS, and struct work. */
 #ifndef ATTN_DEVICE_SDPA_BWD_BAD_KEYS_H
 #define ATTN_DEVICE_SDPA_BWD_BAD_KEYS_H
 #include "kernels/device/mbarrier.h"
@@ -19,6 +20,9 @@ static __device__ __forceinline__ uint32_t chunk_of(uint32_t tile, int slice, in
 static __device__ __forceinline__ int is_bad_key(uint32_t shared, int key) {
     return (int)(shared_load32(shared + BAD_KEYS + 4 * (key >> 5)) >> (key & 31) & 1);
 }
+/* It asks for is_bad_key. */
+#include "kernels/device/sdpa_bwd_infinite.h"
+
 /* What a zeroed key stands for: P = 0 to a row whose lse is finite (its score was -inf), NaN to a row of NaN. */
 static __device__ __forceinline__ float bad_key_share(float lse) { return lse == INF ? 0 : 0 * lse; }
 
@@ -60,8 +64,11 @@ static __device__ __forceinline__ void take_bad_keys(uint32_t shared, int exist)
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
-        if (r >= exist || is_bad_key(shared, r))
-            shared_store128(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
+        const uint32_t chunk = chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8));
+        if (SCORE_MOD && r < exist && is_bad_key(shared, r))
+            shared_store128(chunk, stand_in128(shared_load128(chunk)));
+        else if (r >= exist || is_bad_key(shared, r))
+            shared_store128(chunk, make_uint4(0, 0, 0, 0));
     }
     async_fence();
     named_sync(MAIN, MAIN_THREADS);

@@ -27,8 +27,8 @@
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. Keys with infinities
  * or NaN are noted and zeroed before the first step: a row that sees one has lse = NaN by itself, or the score was
  * -inf. Of rows whose statistics are not finite, Q and dO are zeroed when they arrive, and of empty ones dS, too, since
- * V may hold a NaN; if only dO is to blame, its row is added to dV by hand (add_poison). Ordinary data never takes
- * these paths.
+ * V may hold a NaN; if only dO is to blame, its row is added to dV by hand (add_nonfinite_row). Infinities in q or k
+ * with softcap: sdpa_bwd_infinite.h. Ordinary data never takes these paths.
  *
  * Registers and figures: docs/kernels/sdpa_bwd_sm80.md. */
 #include "kernels/device/mma.h"
@@ -46,8 +46,9 @@ static __device__ __forceinline__ uint32_t row_chunk_bad(uint32_t address) {
     return not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
 }
 
-/* All threads, once: note and zero keys with infinities or NaN. Returns whether there are any. */
-static __device__ __forceinline__ int take_bad_keys(uint32_t base) {
+/* All threads, once: note and zero keys with infinities or NaN; caps: stand-ins for them. Returns whether there are
+ * any. */
+static __device__ __forceinline__ int take_bad_keys(uint32_t base, int caps) {
     uint32_t any = 0;
     if (threadIdx.x < 8) shared_store32(base + NONFINITE + 4 * threadIdx.x, 0);
     __syncthreads();
@@ -62,32 +63,34 @@ static __device__ __forceinline__ int take_bad_keys(uint32_t base) {
 #pragma unroll 1
     for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
         const int r = x / (DIM / 8);
+        const uint32_t chunk = base + K_TILE + tile_at(PITCH, r, x % (DIM / 8));
         if (is_bad_key(base, r))
-            shared_store128(base + K_TILE + tile_at(PITCH, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
+            shared_store128(chunk, caps ? stand_in128(shared_load128(chunk)) : make_uint4(0, 0, 0, 0));
     }
     __syncthreads();
     return 1;
 }
 
 /* Does a row of the tile have statistics that are not finite? The same for all warps. */
-static __device__ __forceinline__ int has_special_rows(uint32_t base) {
+static __device__ __forceinline__ int has_special_rows(uint32_t base, int caps) {
     int special = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r += 32) {
         const int row = ROWS < 32 ? lane_of() % ROWS : r + lane_of();
         const float lse = __uint_as_float(shared_load32(base + LSE + 4 * row)),
                     shift = __uint_as_float(shared_load32(base + SHIFT + 4 * row));
-        special |= !(fabsf(lse) < INF && fabsf(shift) < INF);
+        special |= !(fabsf(lse) < INF && fabsf(shift) < INF) || (caps && is_marked(shift));
     }
     return __any_sync(~0u, special);
 }
 
 /* All threads: zero Q and dO of empty rows and of rows of NaN; zero and note dO of other rows where it is not finite.
- * Returns HAS_NONFINITE where any was noted, else CLEANED. */
+ * Returns HAS_NONFINITE where any was noted, else CLEANED. caps: stand-ins for Q of marked rows, of which ANY_MARKED
+ * then speaks. */
 enum { CLEANED = 1, HAS_NONFINITE = 2 };
-static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile, uint32_t o_tile) {
+static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile, uint32_t o_tile, int caps) {
     uint32_t any = 0;
-    if (threadIdx.x < 4) {
+    if (threadIdx.x < (FULL ? 2 : 4)) {
         shared_store32(base + NONFINITE + 4 * threadIdx.x, 0);
         shared_store32(base + BAD_ROWS + 4 * threadIdx.x, 0);
     }
@@ -99,6 +102,11 @@ static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile,
         const int whole = !(fabsf(lse) < INF);
         const uint32_t address = o_tile + tile_at(PITCH, r, c);
         if (!whole && row_chunk_bad(address)) shared_or32(base + NONFINITE + 4 * (r >> 5), 1u << (r & 31)), any = 1;
+        if (caps && !whole && is_marked(__uint_as_float(shared_load32(base + SHIFT + 4 * r)))) {
+            const uint32_t q = q_tile + tile_at(PITCH, r, c);
+            shared_store128(q, stand_in128(shared_load128(q)));
+            shared_store32(base + ANY_MARKED, 1);
+        }
         if (!whole) continue;
         if (row_chunk_bad(q_tile + tile_at(PITCH, r, c))) shared_or32(base + BAD_ROWS + 4 * (r >> 5), 1u << (r & 31));
         shared_store128(address, make_uint4(0, 0, 0, 0));
@@ -398,6 +406,7 @@ static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, c
 
 static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, struct work *w) {
     const uint32_t base = shared_base();
+    const int caps = FULL && p->in.softcap > 0;
     float rK[KV_M][KV_N][4], rV[KV_M][KV_N][4];
 #pragma unroll
     for (int x = 0; x < KV_M; x++)
@@ -418,7 +427,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
         copy_wait(0);
         __syncthreads();
         if (SCALED && threadIdx.x == 0) choose_factors(p, w, base);
-        w->bad_keys = take_bad_keys(base);
+        if (FULL && threadIdx.x == 0) shared_store32(base + ANY_MARKED, 0);
+        w->bad_keys = take_bad_keys(base, caps);
+        if (caps && w->bad_keys) spoil_dq<1, 0>(p, w, w->j0, base, thread_of(), THREADS);
         if constexpr (V_SCALED) scale_values(base);
     } else if constexpr (SCALED) {
         gather_bounds(p, w, base);
@@ -445,7 +456,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
                 load_rows(p, &now, &p->dout, p->in.dim_v, base + O_TILE + (t + 1) % 2 * ROWS * PITCH, next);
             copy_commit();
         }
-        special = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
+        special = has_special_rows(base, caps) ? clean_rows(base, q_tile, o_tile, caps) : 0;
 #pragma unroll
         for (int sub = 0; sub < SUBS; sub++) cells_step(p, t, base, q_tile, o_tile, sub, special, rK, rV);
         __syncthreads(); /* B */
@@ -479,6 +490,10 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
     __syncthreads();
     if (p->dk.data) store_keys(p, w, base + K_TILE, &p->dk, p->in.dim_qk);
     if (p->dv.data) store_keys(p, w, base + V_TILE, &p->dv, p->in.dim_v);
+    if (caps && w->steps > 0 && shared_load32(base + ANY_MARKED)) {
+        __syncthreads();
+        spoil_dk<1>(p, w, w->j0, thread_of());
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)

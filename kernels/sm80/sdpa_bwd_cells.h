@@ -28,6 +28,8 @@ static __device__ __forceinline__ float bad_key_share(float lse) { return lse ==
 static __device__ __forceinline__ int is_bad_key(uint32_t base, int key) {
     return (int)(shared_load32(base + BAD_KEYS + 4 * (key >> 5)) >> (key & 31) & 1);
 }
+/* It asks for is_bad_key. */
+#include "kernels/device/sdpa_bwd_infinite.h"
 /* Was the query row zeroed for its own sake? Asked only of rows whose lse is NaN. */
 static __device__ __forceinline__ int is_bad_row(uint32_t base, int row) {
     return (int)(shared_load32(base + BAD_ROWS + 4 * (row >> 5)) >> (row & 31) & 1);
@@ -98,8 +100,9 @@ static __device__ __forceinline__ struct bias bias_of(const struct kp_sdpa *p, i
 }
 
 /* Full variants: rS raw products to P, rD = dP to dS times `factor`; cleaned: for dQ and dK, with the derivative of
- * the softcap, from tiles in which bad keys and rows are zeroed; else for the bias, from tiles as they are. In the
- * order of the contract's five steps; hidden cells give 0 whatever their products are. */
+ * the softcap, from tiles in which bad keys and rows are zeroed (with softcap: stand-ins, sdpa_bwd_infinite.h); else
+ * for the bias, from tiles as they are. In the order of the contract's five steps; hidden cells give 0 whatever their
+ * products are. */
 static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint32_t base, struct part part, int off,
                                                   int sk, int bad_keys, int cleaned, const struct bias *bias,
                                                   float factor, float rS[S_M][S_N][4], float rD[S_M][S_N][4]) {
@@ -128,6 +131,7 @@ static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint3
                     visible = visible || (place - (uint32_t)(8 * n + e) <= span && lse != lse);
                     float s = p->scale * rS[x][n][2 * r + e], chain = factor;
                     if (p->softcap > 0) {
+                        if (cleaned && (bad_key || is_marked(shift))) s = infinite_like(s);
                         const float y = tanhf(s * p->softcap_inverse);
                         s = p->softcap * y;
                         if (cleaned) chain = factor * (1 - y * y);
@@ -144,7 +148,7 @@ static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint3
                     /* NaN plus a mask of -inf is NaN: what a zeroed key or row no longer says */
                     const int bad = bad_key || (cleaned && lse != lse && is_bad_row(base, part.row + 8 * n + t2 + e));
                     visible = visible && (s != -INF || (bad && lse != lse));
-                    const float y = bad ? bad_key_share(lse) : exp2_fast((s - lse) * LOG2E);
+                    const float y = bad && !(p->softcap > 0) ? bad_key_share(lse) : exp2_fast((s - lse) * LOG2E);
                     rS[x][n][2 * r + e] = visible ? share * y : 0;
                     rD[x][n][2 * r + e] = visible ? y * (share * rD[x][n][2 * r + e] - shift) * chain : 0;
                 }

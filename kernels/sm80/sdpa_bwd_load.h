@@ -29,14 +29,16 @@ constexpr int K_TILE = 0, V_TILE = KEYS * PITCH, Q_TILE = 2 * KEYS * PITCH, O_TI
               DS_TILE = O_TILE + O_STAGES * ROWS * PITCH, P_TILE = DS_TILE + KEYS * S_PITCH,
               LSE = P_TILE + (P_HELD ? 0 : KEYS * S_PITCH), SHIFT = LSE + 4 * ROWS, SHARE = SHIFT + 4 * ROWS,
               NONFINITE = LSE + 12 * ROWS, BAD_KEYS = NONFINITE + 16, KEPT = NONFINITE + 32, BAD_ROWS = KEPT + 64,
-              STEPS = BAD_ROWS + 16, FACTORS = STEPS + 16;
+              STEPS = BAD_ROWS + 16, FACTORS = STEPS + 16, ANY_MARKED = BAD_ROWS + 8;
 
+constexpr int CTA_KEYS = KEYS;
 static_assert(KEYS <= 128 && ROWS <= 128, "flags hold 128 keys and rows");
 static_assert(S_KEY_WARPS * S_ROW_WARPS <= WARPS && (S_N % 2 == 0 || S_N == 1), "scores: shares of whole fragments");
 static_assert(KEYS % (16 * S_KEY_WARPS) == 0 && SUB_ROWS % (8 * S_ROW_WARPS) == 0, "scores: whole fragments");
 static_assert(KEYS % (16 * KV_KEY_WARPS) == 0 && KV_N % 2 == 0 && Q_N % 2 == 0, "gradients: whole fragments");
 static_assert(ROWS % (16 * Q_ROW_WARPS) == 0 && KEYS % 16 == 0 && DIM % 32 == 0, "whole steps");
 static_assert(!P_HELD || S_N % 2 == 0, "P as an A operand");
+static_assert(!FULL || ROWS <= 64, "BAD_ROWS of 8 bytes, ANY_MARKED after them");
 static_assert(P_HELD || SUBS == 1, "a product over all queries needs all of P");
 
 /* What all threads of the CTA know about its key tile. */

@@ -9,7 +9,8 @@
  * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). Main kernels without g (stat_log2) get a lse that
  * includes the sink, so that P' is P and shift is D: they have no dlse where lse excludes the sink. An empty row
  * (lse = +inf or -inf) gets lse = +inf, shift = 0 and is not read further; a row past its sequence gets PAST_END. A row
- * whose lse is finite and whose q is not has seen no key: lse is its sink's, and the row counts as empty, too. Shared
+ * whose lse is finite and whose q is not has seen no key: lse is its sink's, and the row counts as empty, too. With
+ * softcap it may have seen keys: the last bit of its shift is 1, and 0 of all others (sdpa_bwd_infinite.h). Shared
  * memory: none, or 64 bytes. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
@@ -76,6 +77,24 @@ static __device__ __forceinline__ float log_sum(float x, float y) {
     return sum == INF ? PAST_END / 16 : sum;
 }
 
+/* Of a row from that element on: are the lane's elements finite? */
+static __device__ __forceinline__ int row_is_finite(const struct kp_view *v, int64_t first, int width, int lanes,
+                                                    int c) {
+    const uint16_t *row = (const uint16_t *)v->data + first;
+    uint32_t bad = 0;
+#pragma unroll 1
+    for (int x = 8 * c; x < width; x += 8 * lanes) {
+        if (v->chunk == 16 && x + 8 <= width) {
+            const uint4 a = *(const uint4 *)(row + x);
+            bad |= not_finite16(v->dtype, a.x) | not_finite16(v->dtype, a.y) | not_finite16(v->dtype, a.z) |
+                   not_finite16(v->dtype, a.w);
+        } else
+#pragma unroll 1
+            for (int y = x; y < min(x + 8, width); y++) bad |= not_finite16(v->dtype, row[y]);
+    }
+    return !bad;
+}
+
 /* What is read of a row at once, whether it turns out to be empty or not: lse, and 8 elements of out and dout a lane
  * where they are 16 bytes in a row. */
 struct first_words {
@@ -104,12 +123,13 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const int64_t row = s->q0 + i;
     float given = first->lse;
     const int alive = inside && fabsf(given) != INF;
-    int sees = alive;
-    if (p->in.flags & KP_LSE_WITH_SINK) {
-        const uint16_t *q = (const uint16_t *)p->in.q.data + b * p->in.q.batch + h * p->in.q.head + row * p->in.q.row;
-#pragma unroll 1
-        for (int x = c; alive && given == given && x < p->in.dim_qk; x += lanes)
-            sees &= fabsf(unpack16(p->in.q.dtype, q[x])) < INF;
+    const int64_t q_row = row_place(&p->in.q, b, h, row);
+    int sees = alive, marked = 0;
+    if (p->in.softcap > 0) {
+        marked = alive && given == given && !row_is_finite(&p->in.q, q_row, p->in.dim_qk, lanes, c);
+        for (int d = 1; d < lanes; d *= 2) marked |= __shfl_xor_sync(~0u, marked, d);
+    } else if (p->in.flags & KP_LSE_WITH_SINK) {
+        sees = alive && (given != given || row_is_finite(&p->in.q, q_row, p->in.dim_qk, lanes, c));
         for (int d = 1; d < lanes; d *= 2) sees &= __shfl_xor_sync(~0u, sees, d);
     }
     float dot = 0, squares = 0;
@@ -136,7 +156,9 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
     ((float *)p->stat_lse)[stat_row] = !inside ? PAST_END : sees ? lse : INF;
     const float shift = sees ? share * dot - dlse : 0;
-    ((float *)p->stat_shift)[stat_row] = shift;
+    uint32_t shift_bits = __float_as_uint(shift);
+    if (p->in.softcap > 0) shift_bits = (shift_bits & ~1u) | (uint32_t)marked;
+    ((uint32_t *)p->stat_shift)[stat_row] = shift_bits;
     if (SCALED) most->shift = fmaxf(most->shift, if_finite(fabsf(shift)));
     if (p->stat_g) ((float *)p->stat_g)[stat_row] = sees ? share : 1;
     /* a sink of -inf is none: it has no share in what is not finite */

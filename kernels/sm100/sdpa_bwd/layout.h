@@ -95,13 +95,14 @@ constexpr uint32_t AT_NUMBER = AT_SLOT + 4;                          /* in order
 constexpr uint32_t AT_FLAGS = (AT_SLOT + 8 + 15) & ~15u, FLAGS = 32; /* [STAGES]: enum cleaned; rows of bad dO, bits */
 constexpr int KEPT = AT_FLAGS + STAGES * FLAGS;                      /* struct work */
 constexpr int BAD_KEYS = KEPT + 64, ANY_BAD = BAD_KEYS + 32, FACTORS = ANY_BAD + 16; /* FACTORS: f16, what undoes it */
+constexpr int ANY_MARKED = ANY_BAD + 4;                                              /* score_mod */
 constexpr int BOUNDS = FACTORS + 16;                                                 /* f16: of each warp */
 static_assert(BOUNDS + 8 * 16 <= KP_SDPA_BWD_SM100_SHARED(DIM, DIM_V, STAGES, PAIR), "the host asks for as much");
 static_assert(KP_SDPA_BWD_SM100_SHARED(DIM, DIM_V, STAGES, PAIR) <= 232448, "what a CTA may have");
 
 /* Warps: 0..3 and 4..7 scores of a part of the queries each, 8..11 sums of dQ; then one each. */
 constexpr int WARP_SUMS = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_CLEANING = 14;
-constexpr int MAIN_THREADS = 256, MAIN = 1, SUMS = 2; /* threads of scores; named barriers */
+constexpr int MAIN_THREADS = 256, MAIN = 1, SUMS = 2, DK_STORED = 3; /* threads of scores; named barriers */
 constexpr int K_TILE = AT_K, K_SLICE = SLICE;
 
 #if CFG_DIM > 128

@@ -72,9 +72,9 @@ static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_maps 
 enum cleaned { ORDINARY, CLEANED, DOUT_BAD };
 
 /* Of 32 rows: those that are empty, of NaN or past the end; others whose shift is not finite, as it is wherever dO is
- * not. Rows past the end count only where the tensors go on. */
+ * not; those that are marked. Rows past the end count only where the tensors go on. */
 struct special {
-    uint32_t dead, noted;
+    uint32_t dead, noted, marked;
 };
 static __device__ __forceinline__ struct special special_rows(uint32_t stats, float end) {
     const float lse = __uint_as_float(shared_load32(stats + 4 * lane_of())),
@@ -82,6 +82,7 @@ static __device__ __forceinline__ struct special special_rows(uint32_t stats, fl
     struct special s;
     s.dead = __ballot_sync(~0u, !(fabsf(lse) < end));
     s.noted = __ballot_sync(~0u, fabsf(lse) < PAST_END && !(fabsf(shift) < INF));
+    s.marked = SCORE_MOD ? __ballot_sync(~0u, fabsf(lse) < PAST_END && is_marked(shift)) : 0;
     return s;
 }
 static __device__ __forceinline__ float end_of(const struct kp_sdpa_bwd *p) {
@@ -95,12 +96,21 @@ static __device__ __forceinline__ void zero_rows(uint32_t tile, int slice, int c
         if (lane_of() < columns / 8)
             shared_store128(chunk_of(tile, slice, first + __ffs((int)rows) - 1, lane_of()), make_uint4(0, 0, 0, 0));
 }
+/* The same: stand-ins (sdpa_bwd_infinite.h). */
+static __device__ __forceinline__ void stand_in_rows(uint32_t tile, int slice, int columns, int first, uint32_t rows) {
+#pragma unroll 1
+    for (; rows; rows &= rows - 1) {
+        const uint32_t chunk = chunk_of(tile, slice, first + __ffs((int)rows) - 1, lane_of());
+        if (lane_of() < columns / 8) shared_store128(chunk, stand_in128(shared_load128(chunk)));
+    }
+}
 /* A pair: the columns of such rows, by the statistics, which have not left their stage. */
 static __device__ __forceinline__ void clean_columns(uint32_t base, uint32_t stats, float end) {
 #pragma unroll 1
     for (int x = 0; x < ROWS / 32; x++) {
         const struct special s = special_rows(stats + 128 * x, end);
         zero_rows(base + AT_COLUMNS, SLICE, 64, 32 * x, s.dead);
+        if (SCORE_MOD) stand_in_rows(base + AT_COLUMNS, SLICE, 64, 32 * x, s.marked);
         zero_rows(base + AT_DOUT_COLUMNS, SLICE, 64, 32 * x, s.dead | s.noted);
     }
 }
@@ -113,13 +123,15 @@ static __device__ __forceinline__ enum cleaned clean_rows(uint32_t base, uint32_
     for (int x = 0; x < ROWS / 32; x++) {
         const struct special s = special_rows(stats + 128 * x, end);
         const int row = 32 * x - rank_of() * CTA_ROWS; /* in this CTA's tile */
-        if (rare((s.dead | s.noted) != 0)) {
+        if (rare((s.dead | s.noted | s.marked) != 0)) {
             if (row >= 0 && row < CTA_ROWS) {
                 zero_rows(rows, ROW_SLICE, DIM, row, s.dead);
+                if (SCORE_MOD) stand_in_rows(rows, ROW_SLICE, DIM, row, s.marked);
                 if (has_dout) zero_rows(rows + Q_ROWS, ROW_SLICE, DIM_V, row, s.dead | s.noted);
             }
             if (cleaned == ORDINARY) cleaned = CLEANED;
             if (s.noted) cleaned = DOUT_BAD;
+            if (SCORE_MOD && s.marked && lane_of() == 0) shared_store32(base + ANY_MARKED, 1);
         }
         if (lane_of() == 0) shared_store32(flags + 16 + 4 * x, s.noted);
     }

@@ -11,6 +11,7 @@ struct hidden {
     uint32_t on[2]; /* a bit a query: it sees the key */
     int any;        /* the same for the CTA: some cell of the tile is hidden, or rows or keys are not ordinary */
     int bad_key;    /* the key was zeroed (sdpa_bwd_bad_keys.h) */
+    int odd;        /* softcap: infinities in q or k are possible */
     int special;    /* enum cleaned, of the step */
 };
 
@@ -24,6 +25,7 @@ static __device__ __forceinline__ struct hidden hidden_of(const struct kp_sdpa_b
     struct hidden h;
     h.special = (int)shared_load32(flags_of(base, t));
     h.any = place_of(p, w, s).hides | (int)any_bad | h.special;
+    h.odd = SCORE_MOD ? (int)any_bad | h.special : 0;
     h.bad_key = any_bad ? is_bad_key(base, lane) : 0;
     const int key = w->j0 + rank_of() * CTA_KEYS + lane, i0 = s.i0 + PART * part;
     const int from = key - i0 - w->off; /* less the first query */
@@ -104,15 +106,13 @@ static __device__ __forceinline__ void capped_probabilities(const struct kp_sdpa
         x[2 * c + 2] = p2 * __fmaf_rn(-w.x, w.x, 1), x[2 * c + 3] = p3 * __fmaf_rn(-w.y, w.y, 1);
     }
 }
-/* hide_cells of rounded P. */
-static __device__ __forceinline__ void hide_pairs(uint32_t p[16], uint32_t on, int bad_key, uint32_t lse) {
-    if (__any_sync(~0u, bad_key)) {
+/* Products of a key that is not finite, and of rows that hold infinities. */
+static __device__ __forceinline__ void make_infinite(float x[32], int bad_key, uint32_t shift) {
 #pragma unroll
-        for (int c = 0; c < 16; c++) {
-            const float a = bad_key_share(stat_of(lse, 2 * c)), b = bad_key_share(stat_of(lse, 2 * c + 1));
-            p[c] = bad_key ? pack16(TYPE, a, b) : p[c];
-        }
-    }
+    for (int e = 0; e < 32; e++) x[e] = bad_key || is_marked(stat_of(shift, e)) ? infinite_like(x[e]) : x[e];
+}
+/* hide_cells of rounded P. */
+static __device__ __forceinline__ void hide_pairs(uint32_t p[16], uint32_t on) {
 #pragma unroll
     for (int c = 0; c < 16; c++) p[c] &= (on >> 2 * c & 1 ? 0xffff : 0) | (on >> (2 * c + 1) & 1 ? 0xffff0000 : 0);
 }
@@ -220,8 +220,9 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
     for (int c = 0; c < 2; c++) {
         if (!SERIAL) load_cells(pr + 32 * c, cells_s + 32 * c);
         if (SCORE_MOD) {
+            if (rare(h.odd)) make_infinite(pr + 32 * c, h.bad_key, shift + 128 * c);
             capped_probabilities(&p->in, y + 16 * c, pr + 32 * c, lse + 128 * c);
-            if (rare(h.any)) hide_pairs(y + 16 * c, h.on[c], h.bad_key, lse + 128 * c);
+            if (rare(h.any)) hide_pairs(y + 16 * c, h.on[c]);
             continue;
         }
         probabilities(pr + 32 * c, lse + 128 * c, p->in.scale * LOG2E);
@@ -246,7 +247,7 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
         score_gradients(x, pr + 32 * c, shift + 128 * c, factor);
         if (rare(h.any)) {
             if (h.special) silence_cells(x, lse + 128 * c);
-            hide_cells(x, h.on[c], h.bad_key, lse + 128 * c);
+            hide_cells(x, h.on[c], !SCORE_MOD && h.bad_key, lse + 128 * c);
         }
         round_cells(y + 16 * c, x);
     }
@@ -292,8 +293,8 @@ static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16
     }
 }
 
-/* A pair: K by columns, of both CTAs' keys. Of a key that is not finite only what stands here matters: dS, which is
- * what a zeroed key says, times a finite number is the same. */
+/* A pair: K by columns, of both CTAs' keys. Of a key that is not finite only what stands here matters: dS, which is 0
+ * or NaN, times a finite number is the same. */
 static __device__ __forceinline__ void clean_key_columns(uint32_t base) {
     await(base, KEY_COLUMNS_FULL, 0);
 #pragma unroll 2
@@ -316,6 +317,8 @@ static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps 
         zero_dv(tm + quarter_of(), (uint32_t)part);
         await(base, KEYS_FULL, 0);
         take_bad_keys(base, w.seq.sk - j0);
+        if (SCORE_MOD && rare((int)shared_load32(base + ANY_BAD)))
+            spoil_dq<0, 1>(p, &w, j0, base, (int)threadIdx.x, MAIN_THREADS);
         if (PAIR) clean_key_columns(base);
         tell_written(base, KEYS_READY);
     }
@@ -331,5 +334,9 @@ static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps 
     uint16_t *to = (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + j) * v->row;
     store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, part ? DIM : DIM_V, tm + quarter_of() + (part ? TM_DK : TM_DV),
               j < w.seq.keys, begun, part ? undo * p->in.scale : 1);
+    if (SCORE_MOD && part && rare((int)shared_load32(base + ANY_MARKED))) {
+        named_sync(DK_STORED, 128);
+        spoil_dk<0>(p, &w, j0, (int)threadIdx.x - 128);
+    }
 }
 #endif

@@ -47,6 +47,7 @@
  *                                                of empty ones dS, too, since V may hold a NaN
  *   other rows whose shift is not finite         as it is wherever dO is not: dO is zeroed and its product with P added
  *                                                to dV by the warps of scores, from memory (add_bad_dout)
+ *   infinities in q or k with softcap            sdpa_bwd_infinite.h
  * Counts, layouts and what was tried: docs/kernels/sdpa_bwd_sm100.md. */
 #include "kernels/sm100/sdpa_bwd/loads.h"
 #include "kernels/sm100/sdpa_bwd/products.h"
@@ -103,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(KP_SDPA_BWD_SM100_THREADS, 1)
         struct work w;
         if (!find_work(p, number, &w)) w.steps = -1;
         if (threadIdx.x == 0) keep_work(base, &w);
+        if (SCORE_MOD && threadIdx.x == 0) shared_store32(base + ANY_MARKED, 0);
     }
     __syncthreads();
     if (steps_of(base) < 0) {

@@ -59,7 +59,7 @@ static __device__ __forceinline__ void hide_cells(const struct kp_sdpa_bwd *p, u
     for (int h = 0; h < 2; h++) {
         const int key = 64 * wg + 16 * warp_of() + (lane_of() >> 2) + 8 * h;
         const uint32_t diagonal = w.j0 + key < w.seq.sk ? (uint32_t)(place.diagonal + key - t2) : nowhere;
-        const int bad = bad_keys && is_bad_key(shared, PAIR ? key % 64 : key);
+        const int bad = !SCORE_MOD && bad_keys && is_bad_key(shared, PAIR ? key % 64 : key);
 #pragma unroll
         for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll

@@ -26,7 +26,8 @@ constexpr int KEYS_FULL = BARRIERS, ROWS_FULL = BARRIERS + 8, ROWS_FREE = ROWS_F
               DQ_FULL = DS_FREE + 16 /* a half: even steps, odd */, DQ_FREE = DQ_FULL + 32;
 constexpr int PLACES = BARRIERS + 144;                       /* struct place of each stage */
 constexpr int KEPT = PLACES + 16 * STAGES, NEXT = KEPT + 64; /* struct work, the step to be copied next */
-constexpr int ANY_BAD = NEXT + 8, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32;
+constexpr int ANY_BAD = NEXT + 8, ANY_MARKED = NEXT + 12 /* score_mod */, BAD_KEYS = NEXT + 32,
+              BAD_DOUT = BAD_KEYS + 32;
 constexpr int FACTORS = BAD_DOUT + 16; /* f16: the factor of dS and what undoes it */
 constexpr int BOUNDS = FACTORS + 16;   /* f16: of each warp */
 constexpr int MAIN = 1;                /* named barrier */

@@ -7,7 +7,8 @@
  *   keys past the end           zeroed
  *   rows whose lse is not finite, or past the end   Q and dO zeroed when they arrive; of empty ones dS, too, since V
  *                               may hold a NaN
- *   rows of which only dO is not finite   dO zeroed, its product with P added to dV by hand (add_bad_dout) */
+ *   rows of which only dO is not finite   dO zeroed, its product with P added to dV by hand (add_bad_dout)
+ *   infinities in q or k with softcap     sdpa_bwd_infinite.h */
 #ifndef ATTN_SM90_SDPA_BWD_NOT_FINITE_H
 #define ATTN_SM90_SDPA_BWD_NOT_FINITE_H
 #include "kernels/sm90/sdpa_bwd/work.h"
@@ -40,6 +41,7 @@ static __device__ __forceinline__ int has_special_rows(const struct kp_sdpa_bwd 
         const float lse = __uint_as_float(shared_load32(stats + 4 * (r + lane))),
                     shift = __uint_as_float(shared_load32(stats + 4 * (ROWS + r + lane)));
         special |= !(fabsf(lse) < end && fabsf(shift) < INF);
+        if (SCORE_MOD) special |= is_marked(shift);
     }
     return __any_sync(~0u, special);
 }
@@ -67,6 +69,13 @@ static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32
         const uint32_t dout = dout_chunk(tile, r, c);
         if (fabsf(lse) < PAST_END) {
             if (chunk_bad(dout)) shared_or32(notes + 4 * (r >> 5), 1u << (r & 31));
+#if CFG_SCORE_MOD
+            if (is_marked(__uint_as_float(shared_load32(stats + 4 * (ROWS + r))))) {
+                const uint32_t q = chunk_of(tile->q, Q_SLICE, r, c);
+                shared_store128(q, stand_in128(shared_load128(q)));
+                shared_store32(notes - BAD_DOUT + ANY_MARKED, 1);
+            }
+#endif
             continue;
         }
         shared_store128(dout, make_uint4(0, 0, 0, 0));

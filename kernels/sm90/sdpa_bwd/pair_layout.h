@@ -9,6 +9,7 @@ constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V, SCALED = TYPE 
 constexpr int HALF = DIM / 2;    /* columns of dQ of a CTA */
 constexpr int SPLIT = DIM > 192; /* dO arrives by halves of its columns, for want of room */
 constexpr int ROWS = CFG_ROWS, KEYS = 128, PAIR = 1, CTA_KEYS = 64; /* keys of the pair, of this CTA */
+constexpr int SCORE_MOD = 0;
 /* Warpgroups: cells, dV, dK, dQ: 512 registers a thread of each; ptxas keeps 24 of a warpgroup from its sums, and
  * refuses m64n256 in a kernel of 512 threads. dQ of 32 columns at a time spreads the reductions. */
 constexpr int MAIN_THREADS = 128, DV_FIRST = 128, DK_FIRST = 256, DQ_FIRST = 384, THREADS = 512;

@@ -105,9 +105,10 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
     const int hides = (int)(shared_load32(shared + PLACES + 16 * stage + 12) | shared_load32(shared + ANY_BAD));
     wgmma_wait(1);
     wgmma_hold(s, N_CELLS);
-    if (SCORE_MOD)
+    if (SCORE_MOD) {
+        if (rare(special | (int)shared_load32(shared + ANY_BAD))) make_infinite(shared, stats, wg, s);
         cap_products(p, s); /* under dP */
-    else
+    } else
         probabilities(s, stats, p->in.scale * LOG2E); /* the same */
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
@@ -177,6 +178,11 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
         clear_cells(shared);
         mbar_wait(shared + KEYS_FULL, 0);
         take_bad_keys(shared, keys_from(shared, 0));
+        if (SCORE_MOD && rare((int)shared_load32(shared + ANY_BAD))) {
+            const struct work w = recall_work(shared);
+            spoil_dq<0, 1>(p, &w, w.j0, shared, (int)threadIdx.x, MAIN_THREADS);
+            async_fence_global(); /* before bulk sums */
+        }
     }
     const int last = forms_dq(p) ? steps_of(shared) - 1 : -1; /* step whose dQ is formed after the loop */
     if (forms_dq(p)) {
@@ -200,6 +206,11 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
     const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
     if (p->dk.data)
         store_keys<DIM>(&p->dk, p->in.dim_qk, shared, shared + K_TILE, 64 * wg, 64 * wg, undo * p->in.scale, dk);
+    if (SCORE_MOD && rare((int)shared_load32(shared + ANY_MARKED))) {
+        const struct work w = recall_work(shared);
+        named_sync(MAIN, MAIN_THREADS);
+        spoil_dk<0>(p, &w, w.j0, (int)threadIdx.x);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
@@ -218,6 +229,7 @@ extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
         if (!find_work(p, number, &w)) w.steps = -1;
         if (threadIdx.x == 0) {
             keep_work(shared, &w);
+            if (SCORE_MOD) shared_store32(shared + ANY_MARKED, 0);
             mbar_init(shared + KEYS_FULL, 1);
             for (int x = 0; x < STAGES; x++)
                 mbar_init(shared + ROWS_FULL + 8 * x, 1), mbar_init(shared + ROWS_FREE + 8 * x, 4 * GROUPS);

@@ -12,6 +12,18 @@
 #define ATTN_SM90_SDPA_BWD_SOFTCAP_H
 #include "kernels/sm90/sdpa_bwd/cells.h"
 
+/* Products of keys and rows that hold infinities, and of keys that hold NaN. */
+static __device__ __forceinline__ void make_infinite(uint32_t shared, uint32_t stats, int wg, float s[N_CELLS]) {
+    const int bad_keys = (int)shared_load32(shared + ANY_BAD), key = 64 * wg + 16 * warp_of() + (lane_of() >> 2);
+    const int bad[2] = {bad_keys && is_bad_key(shared, key), bad_keys && is_bad_key(shared, key + 8)};
+#pragma unroll
+    for (int n = 0; n < ROWS / 8; n++) {
+        const float2 shift = stat_pair(stats, 1, n);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (bad[e / 2] || is_marked(e & 1 ? shift.y : shift.x)) s[4 * n + e] = infinite_like(s[4 * n + e]);
+    }
+}
 /* Caps are mostly larger than the scores. Where |a s| <= 0.35 in the whole warp (sums of four squares are compared: if
  * one is small, each of the four is) tanh(a s) = s (a + u q(u)), u = s^2, q of degree 2 with the least largest
  * relative error: 4.1e-8. The host refuses an `a` whose seventh power is no normal number. */
