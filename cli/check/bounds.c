@@ -14,6 +14,11 @@ static bool same_heads(const struct check_case *c) {
     return q->broadcast[q->view.rank - 2];
 }
 
+/* 0 times an infinity: NaN on GPUs in 16 bits, anything elsewhere (docs/semantics.md). */
+bool attn_cli_check_leaves_out(const struct check_case *c, int32_t role) {
+    return attn_cli_check_infinite(c) && c->p.softcap > 0 && (role == ATTN_ROLE_DQ || role == ATTN_ROLE_DK);
+}
+
 struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role, int32_t dtype, bool against_plain) {
     bool backward = check_backward(&c->p), half = check_half_dtype(dtype), wide = dtype == ATTN_F64;
     struct check_bound b = {.dtype = c->t[role].view.dtype, .unit = dtype, .cosine = -1};
@@ -21,6 +26,7 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
     b.eps = 4 * (wide ? U64 : U32);
     b.tiny = b.dtype == ATTN_F16 ? 0x1p-24 : wide ? 0x1p-500 : 0x1p-100;
     b.inf_or_nan = (c->modes & CHECK_INF_DOUT) && role != ATTN_ROLE_DV && role != ATTN_ROLE_DSINK;
+    b.inf_or_nan |= attn_cli_check_leaves_out(c, role);
     const struct attn_cli_tolerance t = attn_cli_tolerance(c->p.op, role, dtype);
     b.absolute = t.absolute;
     if (t.absolute) {

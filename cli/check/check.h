@@ -159,9 +159,10 @@ double attn_cli_check_round(double x, int32_t dtype); /* to F16 or BF16, nearest
 int attn_cli_check_data_dense(struct check_case *c);
 void attn_cli_check_scale_values(struct check_case *c); /* e4m3: of what is stored, what it is worth */
 int attn_cli_check_data_sparse(struct check_case *c);
-bool attn_cli_check_falls(const struct check_case *c);  /* packed offsets that fall */
-bool attn_cli_check_uneven(const struct check_case *c); /* dense: rows of very different sizes */
-bool attn_cli_check_hole(const struct check_case *c);   /* sparse: one slot of a list is not valid */
+bool attn_cli_check_falls(const struct check_case *c);    /* packed offsets that fall */
+bool attn_cli_check_uneven(const struct check_case *c);   /* dense: rows of very different sizes */
+bool attn_cli_check_infinite(const struct check_case *c); /* dense: infinities in q or k */
+bool attn_cli_check_hole(const struct check_case *c);     /* sparse: one slot of a list is not valid */
 double attn_cli_check_wild(struct check_case *c, int64_t bound, int64_t far); /* a length outside its range */
 /* Standard normal values into t->val (allocated by place). */
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
@@ -198,7 +199,8 @@ struct check_bound {
     double slack;    /* absolute bounds: half a spacing of the output dtype, relative */
     double tiny;     /* per element, what underflow may take away                               */
     bool zero_exact; /* elements that are exactly 0, since their slots take no part, must be 0 */
-    bool inf_or_nan; /* what is not finite may be either (docs/semantics.md: infinities of dout) */
+    bool inf_or_nan; /* what is not finite may be either (docs/semantics.md: infinities) */
+    bool lost_nan;   /* 0 times an infinity, which may be left out: where NaN is wanted, anything may stand */
     int32_t dtype;   /* of the output */
     int32_t unit;    /* dtype whose spacing is added to the bound with `factor`: the problem's */
 };
@@ -218,6 +220,7 @@ struct check_verdict {
 
 /* bounds.c, errstat.c */
 struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role, int32_t dtype, bool against_plain);
+bool attn_cli_check_leaves_out(const struct check_case *c, int32_t role); /* products of 0 and an infinity, perhaps */
 /* Compare got (row-major doubles) with `want` (w->want or w->plain) under w's magnitudes. `wrong` (may be NULL)
  * receives one byte per element. Returns 0 if within bounds. */
 int attn_cli_check_compare(const struct check_want *w, const double *want, const double *got,

@@ -27,6 +27,7 @@ static const struct {
     {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
     {'d', "rows", "uneven"},
+    {'d', "infinite", "with-softcap without"},
     {'b', "gradient",
      "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic one-number bad-dout inf-dout"},
     {'s', "HQ", "1 7 16 64 128 192"},
@@ -154,6 +155,7 @@ static void note_dense(const struct noting *n) {
     note_if(n, attn_cli_check_falls(c), "storage", "falling-offsets");
     note_if(n, check_has(c, ATTN_FILL_PADDING), "storage", "fill-padding");
     note_if(n, attn_cli_check_uneven(c), "rows", "uneven");
+    note_if(n, attn_cli_check_infinite(c), "infinite", c->p.softcap > 0 ? "with-softcap" : "without");
     note_if(n, check_has(c, ATTN_PACKED) && (p->flags & (ATTN_SEQLENS_Q | ATTN_SEQLENS_K)), "storage",
             "packed-lengths");
     note_if(n, check_has(c, ATTN_PAGED), "paged", "yes");

@@ -244,6 +244,26 @@ static void make_uneven(struct check_case *c) {
     }
 }
 
+/* Infinities in k, one case in eight; in q or k, three in eight with softcap: there a score is +-softcap, probabilities
+ * are numbers, and 0 times the infinity leaves one column of dq or dk not finite. No draw: numbers of a seed stay. */
+bool attn_cli_check_infinite(const struct check_case *c) {
+    const bool chosen = (c->seed >> 33 & 7) == 5 || (c->p.softcap > 0 && (c->seed >> 32 & 3) == 1);
+    return chosen && check_dense(&c->p) && c->p.dtype != ATTN_E4M3 && c->p.dim_qk > 0 &&
+           !(c->modes & (CHECK_NAN_QUERY | CHECK_NAN_KEY | CHECK_BAD_DOUT));
+}
+/* One or two elements of a row. */
+static void make_infinite(struct check_tensor *t, uint64_t number, uint64_t columns, int64_t width) {
+    const int64_t rows = t->n / width, row = rows ? (int64_t)(number % (uint64_t)rows) : 0;
+    for (int n = 0; rows && n < (columns >> 16 & 3 ? 1 : 2); n++)
+        t->val[row * width + (int64_t)((columns >> 3 * n) % (uint64_t)width)] =
+            columns >> (14 + n) & 1 ? INFINITY : -INFINITY;
+}
+static void fill_infinite(struct check_case *c) {
+    const uint64_t kind = c->p.softcap > 0 ? c->seed >> 38 & 3 : 0;
+    if (kind != 1) make_infinite(&c->t[ATTN_ROLE_K], c->seed >> 20, c->seed >> 11, c->p.dim_qk);
+    if (kind == 1 || kind == 2) make_infinite(&c->t[ATTN_ROLE_Q], c->seed >> 26, c->seed >> 5, c->p.dim_qk);
+}
+
 static void fill_small(struct check_case *c) {
     struct check_tensor *slopes = &c->t[ATTN_ROLE_ALIBI], *sink = &c->t[ATTN_ROLE_SINK];
     for (int64_t x = 0; x < slopes->n; x++) {
@@ -326,6 +346,7 @@ int attn_cli_check_data_dense(struct check_case *c) {
     if ((c->modes & CHECK_NAN_KEY) && t[ATTN_ROLE_K].n) t[ATTN_ROLE_K].val[below(c, t[ATTN_ROLE_K].n)] = NAN;
     if ((c->modes & CHECK_NAN_KEY) && t[ATTN_ROLE_V].n && below(c, 2))
         t[ATTN_ROLE_V].val[below(c, t[ATTN_ROLE_V].n)] = NAN;
+    if (attn_cli_check_infinite(c)) fill_infinite(c);
     if (c->modes & CHECK_HIDDEN_NAN) {
         if (poison_hidden_keys(c)) return -1;
         poison_hidden_rows(c);

@@ -154,7 +154,7 @@ static void score_line(struct work *w, int64_t b, int64_t h, int64_t i) {
     for (int64_t j = 0; j < l->n && isfinite(l->top); j++) {
         if (l->key[j] < 0 || l->s[j] < l->top - 20) continue;
         double parts = fabs(w->scale * attn_cli_check_dot(q, c->t[ATTN_ROLE_K].val + l->key[j] * p->dim_qk, p->dim_qk));
-        parts *= chain;
+        parts = p->softcap > 0 && !isfinite(parts) ? p->softcap : parts * chain; /* of infinities in q or k */
         if (p->alibi) parts += fabs(slope_at(c, b, h) * alibi_distance(c, b, i, j));
         if (p->mask_dtype && p->mask_dtype != ATTN_BOOL)
             parts += fabs(c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)]);

@@ -248,6 +248,7 @@ static void judge(struct job *j, int run, const char *label) {
         attn_cli_check_widen(got, j->result[run][role], t->view.dtype, t->n);
         struct check_bound b =
             attn_cli_check_bound(c, role, check_bound_dtype(c->p.dtype, j->k->math_dtype), against_plain);
+        b.lost_nan = attn_cli_check_leaves_out(c, role) && !(j->s->gpu && check_half_dtype(c->p.dtype));
         const struct check_want *w = &c->want[role];
         failed[role] = attn_cli_check_compare(w, against_plain ? w->plain : w->want, got, &b, wrong, v) != 0;
         if (failed[role])
@@ -349,6 +350,7 @@ int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t in
     struct job j = {.s = s, .c = c, .k = k, .report = {.session = s, .c = c, .kernel = k->name}};
     attn_status st = attn_kernel_supports(s->one, s->device, index, &c->p);
     if (st) return check_refusal(&j);
+    if (s->gpu && c->p.dtype == ATTN_F32 && attn_cli_check_infinite(c)) return CHECK_SKIP; /* docs/semantics.md */
     attn_cli_check_repro(c, k->name, j.repro, sizeof j.repro);
     int r = run_all(&j);
     if (r == 0 && j.plan[0]) attn_cli_check_count_joined(c, s->one, &j.info[0], &s->joined[c->p.op]);
