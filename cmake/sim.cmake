@@ -101,6 +101,31 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # A sink of -inf beside values that are not finite.
     attn_sim_check(check_no_sink sdpa_bwd_sm80_bf16_d64_full 16 "sdpa_bwd hq=2 sq=8 sk=6 d=64 bf16 sink grad_sink")
     attn_sim_check(check_no_sink_wide sdpa_bwd_sm80_f32_d128 648 "sdpa_bwd hq=2 sq=8 sk=6 d=320 f32 sink grad_sink")
+    # Behind a softcap, infinities in a key and in a query row, some of whose tiles' cells are hidden: P is a number, and
+    # one column of dq, and of dk, is NaN.
+    foreach(row sm80_f16_d64_full sm80_bf16_d64_full wgmma_sm90_f16_d64_mod wgmma_sm90_bf16_d64_mod sm100_f16_d64_mod sm100_bf16_d64_mod
+                sm80_f16_d128_full sm80_bf16_d128_full wgmma_sm90_f16_d128_mod wgmma_sm90_bf16_d128_mod sm100_f16_d128_mod sm100_bf16_d128_mod)
+      string(REGEX MATCH "b?f16" dtype ${row})
+      string(REGEX MATCH "d(64|128)" dim ${row})
+      set(gpu h100)
+      if(row MATCHES "^sm100")
+        set(gpu b200)
+      endif()
+      set(seed 660075330405)
+      if(dim STREQUAL "d128")
+        set(seed 31427238458982)
+      endif()
+      string(REPLACE "d" "d=" dim ${dim})
+      attn_sim_check(check_infinite_key_softcap_${row} sdpa_bwd_${row} ${seed}
+                     "sdpa_bwd hq=2 hk=1 sq=200 sk=200 ${dim} ${dtype} causal softcap=3 align=16" ATTNSIM_GPU=${gpu} ATTNSIM_SMS=3)
+    endforeach()
+    # In order; with a mask that hides some of them.
+    foreach(row sm80_f16_d64_full wgmma_sm90_f16_d64_mod)
+      attn_sim_check(check_infinite_key_softcap_ordered_${row} sdpa_bwd_${row}_ordered 660075330405
+                     "sdpa_bwd hq=2 hk=1 sq=200 sk=200 d=64 f16 causal softcap=3 deterministic align=16" ATTNSIM_SMS=3)
+    endforeach()
+    attn_sim_check(check_infinite_key_softcap_mask sdpa_bwd_sm80_f16_d64_full 660075330405
+                   "sdpa_bwd hq=2 hk=1 sq=100 sk=200 d=64 f16 softcap=3 mask=bool align=16" ATTNSIM_SMS=3)
     # Rows without a gradient beside NaN: a sink of +inf where V has one; q has one where lse is but the sink's.
     foreach(row bf16_d64 bf16_d256)
       set(problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
