@@ -64,11 +64,13 @@ static __device__ __forceinline__ void take_bad_keys(uint32_t shared, int exist)
 #pragma unroll 1
     for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
-        const uint32_t chunk = chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8));
-        if (SCORE_MOD && r < exist && is_bad_key(shared, r))
+        if (SCORE_MOD && r < exist && is_bad_key(shared, r)) {
+            const uint32_t chunk = chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8));
             shared_store128(chunk, stand_in128(shared_load128(chunk)));
-        else if (r >= exist || is_bad_key(shared, r))
-            shared_store128(chunk, make_uint4(0, 0, 0, 0));
+            continue;
+        }
+        if (r >= exist || is_bad_key(shared, r))
+            shared_store128(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
     }
     async_fence();
     named_sync(MAIN, MAIN_THREADS);
