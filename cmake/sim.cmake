@@ -360,6 +360,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_sim_check(check_sm100_dense_nan_key sdpa_fwd_sm100_bf16_d64 19 "sdpa_fwd hq=1 sq=20 sk=128 d=64 bf16 align=16" ATTNSIM_GPU=b200)
     attn_sim_check(check_sm100_dense_wide sdpa_fwd_sm100_bf16_d192_v128 2
                    "sdpa_fwd hq=2 sq=500 sk=700 d=192 dv=128 bf16 causal sink scale=-0.3 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    # On pairs of CTAs: cleared rows of V in both, work tiles of one tile of keys, a tile of Q without rows.
+    attn_sim_check(check_sm100_dense_pair sdpa_fwd_sm100_bf16_d192_v128_pair 3
+                   "sdpa_fwd b=3 hq=2 hk=1 sq=700 sk=270 d=192 dv=128 bf16 seqlens_k sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_dense_pair_packed sdpa_fwd_sm100_f16_d192_v128_pair 1
+                   "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=192 dv=128 f16 packed total_q=700 total_k=1500 bottom_right causal align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
     # Dense backward on wgmma: rows past their sequence's end that hold NaN, keys that no query sees; in order, with many
     # key tiles; packed sequences; f16's factor.
     attn_sim_check(check_wgmma_bwd_tails sdpa_bwd_wgmma_sm90_bf16_d64 24

@@ -148,7 +148,7 @@ def dense_problem(row, number, problems):
     r = random.Random(zlib.crc32(f"{row} {number}".encode()))
     edge = number >= problems // 2
     sms = r.choice([2, 2, 5, 8]) if edge else r.choice([2, 2, 2, 5])
-    pair = op == "sdpa_bwd" and dim > 64
+    pair = dim > 64 if op == "sdpa_bwd" else row.endswith("_pair")
     d = dealt(row, number, "d", [dim, dim, r.choice([x for x in (64, 80, 96, 128, 160, 192) if x <= dim]), dim, r.choice([1, 8, 32, 40, 64]),
                          r.randint(1, dim)])
     dv = min(d, dim_v) if number % 3 else r.randint(1, dim_v)
@@ -165,7 +165,9 @@ def dense_problem(row, number, problems):
     elif op == "sdpa_fwd":
         sk = 512 + r.randint(0, 150)
         sq = r.choice([r.randint(1, 100), r.randint(100, 256), r.randint(257, 300), sk])
-        tiles = -(-3 * sms // (batch * -(-sq // 256)))
+        if pair and number % 2:
+            sq *= 2
+        tiles = -(-3 * (sms // 2) // (batch * -(-sq // 512))) if pair else -(-3 * sms // (batch * -(-sq // 256)))
         hk = max(1, -(-tiles // group))
     else:
         sk = 512 + r.randint(0, 150)

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * Persistent dense forward: which tile of ROWS query rows a CTA has in a round, which tiles of KEYS keys it sees, and
  * what of a result depends on no layout. The kernel's file defines, before it includes this one, the constants
- * ROWS, KEYS and DIM_V. */
+ * ROWS, KEYS and DIM_V; and TILE_CTAS, if CTAs share a tile. */
 #ifndef ATTN_DEVICE_SDPA_TILES_H
 #define ATTN_DEVICE_SDPA_TILES_H
 #include "kernels/device/largest_score.h"
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
 #include "kernels/params/sdpa_maps.h"
+
+#ifndef TILE_CTAS
+#define TILE_CTAS 1
+#endif
 
 /* What all threads of the CTA know about its tile of query rows. */
 struct work {
@@ -29,15 +33,16 @@ static __device__ __forceinline__ int divided(int n, struct kp_divisor d) {
  *   tile of a round has the shortest one of the next. */
 static __device__ __forceinline__ int tile_of_round(const struct kp_sdpa_fwd_maps *maps, int r, int *head, int *tile) {
     const struct kp_sdpa_fwd *p = &maps->fwd;
+    const uint32_t cta = blockIdx.x / TILE_CTAS, ctas = gridDim.x / TILE_CTAS; /* or cluster, clusters */
     if (maps->pairs) {
-        const int64_t x = (int64_t)(r >> 1) * gridDim.x + blockIdx.x;
+        const int64_t x = (int64_t)(r >> 1) * ctas + cta;
         if (x >= p->work_tiles) return -1;
         *head = divided((int)x, maps->by_half);
         const int y = (int)x - *head * maps->half_tiles, other = p->row_tiles - 1 - y;
         *tile = r & 1 ? y : other;
         return !(r & 1) || y != other;
     }
-    const int64_t x = (int64_t)r * gridDim.x + (r & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const int64_t x = (int64_t)r * ctas + (r & 1 ? ctas - 1 - cta : cta);
     if (x >= p->work_tiles) return -1;
     const int section = divided((int)x, p->by_section_tiles), within = (int)x - section * p->section_tiles;
     const int last = section == p->last_section;

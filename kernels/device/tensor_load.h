@@ -14,6 +14,14 @@ static __device__ __forceinline__ void tensor_load4(uint32_t to, const struct kp
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
                  : "memory");
 }
+/* The same (sm_100); the mbarrier is this CTA's or, of a pair of CTAs, the other's, at its address in the cluster. */
+static __device__ __forceinline__ void tensor_load4_pair(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
+                                                         int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
 /* The same to the same address, and the same mbarrier, of each CTA whose bit of `ctas` is 1. */
 static __device__ __forceinline__ void tensor_multicast4(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
                                                          int x, int y, int z, int w, uint16_t ctas) {

@@ -7,15 +7,16 @@
 /* One row of kernels/variants/sdpa_fwd_sm100.def; columns explained there. */
 struct kp_sdpa_fwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, q_stages, slices, polynomial, score_mod;
+    int32_t dtype, dim, dim_v, q_stages, slices, polynomial, score_mod, pair;
 };
-#define KP_SDPA_FWD_SM100_ROWS    256 /* two tiles of Q */
+#define KP_SDPA_FWD_SM100_ROWS    256 /* of a CTA: two tiles of Q */
 #define KP_SDPA_FWD_SM100_KEYS    128
 #define KP_SDPA_FWD_SM100_THREADS 512
 #define KP_SDPA_FWD_SM100_SLICE   16384 /* 128 rows of 64 columns, of Q, K or V */
-/* Q, the ring of slices of K and V; what the rows' softmax leaves, work tiles, barriers. */
-#define KP_SDPA_FWD_SM100_SHARED(dim, q_stages, slices)                                                                \
-    (((dim) / 32 * (q_stages) + (slices)) * KP_SDPA_FWD_SM100_SLICE + 2560)
+/* Q, the ring of slices of K and V, of which a CTA of a pair has half; what the rows' softmax leaves, work tiles,
+ * barriers. */
+#define KP_SDPA_FWD_SM100_SHARED(dim, q_stages, slices, pair)                                                          \
+    (((dim) / 32 * (q_stages) + (slices) / (1 + (pair))) * KP_SDPA_FWD_SM100_SLICE + 2560 + 512 * (pair))
 
 /* One row of kernels/variants/sdpa_bwd_sm100.def; columns explained there. */
 struct kp_sdpa_bwd_sm100_config {

@@ -2,7 +2,10 @@
  * Part of sdpa_fwd.cu: configuration of the variant, tensor memory, shared memory, barriers. */
 #ifndef ATTN_SM100_SDPA_FWD_LAYOUT_H
 #define ATTN_SM100_SDPA_FWD_LAYOUT_H
+#if !CFG_PAIR
 #define TC_GROUP 1 /* all products are a CTA's own */
+#endif
+#include "kernels/device/cluster.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/shared.h"
@@ -12,11 +15,14 @@
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
 constexpr int Q_STAGES = CFG_Q_STAGES, RING = CFG_SLICES, POLYNOMIAL = CFG_POLYNOMIAL, SCORE_MOD = CFG_SCORE_MOD;
-constexpr int ROWS = KP_SDPA_FWD_SM100_ROWS, KEYS = KP_SDPA_FWD_SM100_KEYS;
-constexpr int HALF = ROWS / 2; /* rows of a tile of Q, one a lane of tensor memory */
-constexpr int SLICES_K = DIM / 64, SLICES_V = DIM_V / 64, SLICES = SLICES_K + SLICES_V; /* of a tile of keys */
+constexpr int PAIR = CFG_PAIR, CTAS = 1 + PAIR; /* that share a tile of keys */
+constexpr int CTA_ROWS = KP_SDPA_FWD_SM100_ROWS, ROWS = CTAS * CTA_ROWS, KEYS = KP_SDPA_FWD_SM100_KEYS;
+constexpr int HALF = CTA_ROWS / 2; /* rows of a CTA's tile of Q, one a lane of tensor memory */
+/* Slices of a tile of keys. Pair, each CTA: of K 64 keys, of V 64 columns, in two slices of 64 keys. */
+constexpr int SLICES_K = DIM / 64, SLICES_V = DIM_V / 64, SLICES = SLICES_K + SLICES_V;
 static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM <= 192 && DIM_V <= 128, "whole slices, columns of O");
 static_assert(RING >= SLICES && POLYNOMIAL <= 16, "a tile of keys in the ring, pairs");
+static_assert(!PAIR || (DIM_V == 128 && Q_STAGES == 1), "a CTA's columns of V are a slice, barriers fit");
 
 /* Tensor memory, columns; lane r: row r of the tile of Q. P, two numbers a cell, overwrites the first half of its S; or
  * it has columns of its own, where O leaves some: then the next S need not wait for P V. */
@@ -29,42 +35,46 @@ constexpr uint32_t TM_COLUMNS = 512;
 constexpr int EARLY_KEYS = 96; /* keys whose P is handed over before the others' */
 
 /* Shared memory, bytes. */
-constexpr uint32_t SLICE = KP_SDPA_FWD_SM100_SLICE, Q_BYTES = SLICES_K * SLICE;
+constexpr uint32_t SLICE = KP_SDPA_FWD_SM100_SLICE, Q_BYTES = SLICES_K * SLICE, RING_SLICE = SLICE / CTAS;
 constexpr uint32_t AT_Q = 0;                                /* [Q_STAGES][2 tiles][SLICES_K][128 rows][64 columns] */
-constexpr uint32_t AT_RING = AT_Q + Q_STAGES * 2 * Q_BYTES; /* [RING][128 keys][64 columns] */
-constexpr uint32_t AT_SUMS = AT_RING + RING * SLICE;        /* [256 rows]: m, l */
-constexpr uint32_t AT_WORK = AT_SUMS + ROWS * 8;            /* [2]: struct work, see keep_work */
+constexpr uint32_t AT_RING = AT_Q + Q_STAGES * 2 * Q_BYTES; /* [RING][128 keys, or 64][64 columns] */
+constexpr uint32_t AT_SUMS = AT_RING + RING * RING_SLICE;   /* [256 rows]: m, l */
+constexpr uint32_t AT_WORK = AT_SUMS + CTA_ROWS * 8;        /* [2]: struct work, see keep_work */
 constexpr uint32_t AT_BARRIERS = AT_WORK + 2 * 64;
 
 /* Barriers. What arrives; what its phases are counted by. "tiles": S of one tile of Q, of all work tiles in turn;
  * "rows": tiles of Q that see a key. Whoever waits can be one phase late at most: what completes the next phase has
- * been waiting for what it does after this one. */
+ * been waiting for what it does after this one. Of a pair, commits arrive in both CTAs; L: the even CTA's, where
+ * products are started, for both: bytes and warps of both. */
 enum barrier {
-    SLICE_FULL,                      /* bytes: a slice of K or V                                ring */
+    SLICE_FULL,                      /* L, bytes: a slice of K or V                             ring */
     SLICE_EMPTY = SLICE_FULL + RING, /* commit: products have read it                           ring */
-    Q_FULL = SLICE_EMPTY + RING,     /* bytes                                 [Q_STAGES][2]     work tiles, a stage */
+    Q_FULL = SLICE_EMPTY + RING,     /* L, bytes                              [Q_STAGES][2]     work tiles, a stage */
     Q_EMPTY = Q_FULL + 2 * Q_STAGES, /* commit after the last Q K^T           [Q_STAGES]        work tiles, a stage */
     S_FULL = Q_EMPTY + Q_STAGES,     /* commit; unless OWN_P, O has all tiles before it [2]     tiles */
     P_EMPTY = S_FULL + 2,            /* OWN_P: commit, O has the tile         [2]               tiles */
     S_EMPTY = P_EMPTY + 2,           /* OWN_P: 4 warps have read S            [2]               tiles */
-    P_FULL = S_EMPTY + 2,            /* 4 warps: P of EARLY_KEYS, O rescaled  [2]               tiles */
-    P_REST = P_FULL + 2,             /* 4 warps: P of the other keys          [2]               tiles */
+    P_FULL = S_EMPTY + 2,            /* L, 4 warps: P of EARLY_KEYS, O scaled [2]               tiles */
+    P_REST = P_FULL + 2,             /* L, 4 warps: P of the other keys       [2]               tiles */
     O_FULL = P_REST + 2,             /* commit after the last P V             [2]               rows */
-    O_EMPTY = O_FULL + 2,            /* 4 warps of output: O, m, l are read   [2]               rows */
+    O_EMPTY = O_FULL + 2,            /* L, 4 warps of output: O, m, l read    [2]               rows */
     SUMS_FULL = O_EMPTY + 2,         /* 4 warps of softmax: m, l              [2]               rows */
     WORK_FULL = SUMS_FULL + 2,       /* the copying thread: struct work       [2, by turns]     work tiles / 2 */
-    WORK_EMPTY = WORK_FULL + 2,      /* 12 warps, the products' thread        [2, by turns]     work tiles / 2 */
-    V_CLEARED = WORK_EMPTY + 2,      /* 4 warps of output: rows past the end                    work tiles with such */
-    BARRIERS
+    WORK_EMPTY = WORK_FULL + 2,      /* 12 warps, the products' thread, if any [2, by turns]    work tiles / 2 */
+    V_CLEARED = WORK_EMPTY + 2,      /* L, 4 warps of output: rows past the end                 work tiles with such */
+    SUMS_EMPTY,                      /* pair: 4 warps of output: m, l read    [2]               rows */
+    TAIL_FULL = SUMS_EMPTY + 2,      /* pair: bytes of V, if it has such      [2, by turns]     work tiles / 2 */
+    BARRIERS = PAIR ? TAIL_FULL + 2 : SUMS_EMPTY
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
-static_assert(AT_SLOT + 8 <= KP_SDPA_FWD_SM100_SHARED(DIM, Q_STAGES, RING), "the host asks for as much");
-static_assert(KP_SDPA_FWD_SM100_SHARED(DIM, Q_STAGES, RING) <= 232448, "what a CTA may have");
+static_assert(AT_SLOT + 8 <= KP_SDPA_FWD_SM100_SHARED(DIM, Q_STAGES, RING, PAIR), "the host asks for as much");
+static_assert(KP_SDPA_FWD_SM100_SHARED(DIM, Q_STAGES, RING, PAIR) <= 232448, "what a CTA may have");
 
 /* Warps: 0..3 and 4..7 softmax of a tile of Q each, 8..11 output; then one each. */
 constexpr int WARP_OUTPUT = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_EMPTY_ROWS = 14;
 
 /* They read the constants above. */
+#define TILE_CTAS (1 + CFG_PAIR)
 #include "kernels/device/sdpa_tiles.h"
 
 /* Log2 units of a product; of softcap, of its tanh. */
@@ -96,7 +106,34 @@ static __device__ __forceinline__ void tell(uint32_t base, uint32_t barrier) {
     if (lane_of() == 0) mbar_arrive(at_barrier(base, barrier));
 }
 static __device__ __forceinline__ uint32_t ring_slice(uint32_t base, uint32_t slice) {
-    return base + AT_RING + slice % RING * SLICE;
+    return base + AT_RING + slice % RING * RING_SLICE;
+}
+static __device__ __forceinline__ int rank_of(void) { return PAIR ? (int)cluster_rank() : 0; }
+/* Where products are started: this CTA's barrier, or the even one's of a pair. */
+static __device__ __forceinline__ uint32_t at_leader(uint32_t base, uint32_t barrier) {
+    return PAIR ? cluster_address(at_barrier(base, barrier), 0) : at_barrier(base, barrier);
+}
+/* A warp's arrival there: it has read or written tensor memory; or shared memory that products read. */
+static __device__ __forceinline__ void tell_products(uint32_t base, uint32_t barrier) {
+    if (!PAIR) return tell(base, barrier);
+    __syncwarp();
+    if (lane_of() == 0) cluster_arrive(at_leader(base, barrier));
+}
+static __device__ __forceinline__ void tell_written(uint32_t base, uint32_t barrier) {
+    if (!PAIR) {
+        async_fence();
+        return tell(base, barrier);
+    }
+    async_fence_cluster();
+    __syncwarp();
+    if (lane_of() == 0) cluster_signal(at_leader(base, barrier));
+}
+/* The products' wait for warps of both CTAs. */
+static __device__ __forceinline__ void await_warps(uint32_t base, uint32_t barrier, uint32_t n) {
+    if (PAIR)
+        mbar_wait_cluster(at_barrier(base, barrier), n & 1);
+    else
+        await(base, barrier, n);
 }
 
 /* Work tile number n of the CTA; 0 if there is none. A warp takes it once; the products' thread, too. */
@@ -106,12 +143,16 @@ static __device__ __forceinline__ int take_work(uint32_t base, uint32_t n, struc
     return w->n_tiles > 0;
 }
 
-/* Key tiles that the rows of one tile of Q see; n 0: none. A part of the work tile's. */
+/* The first row of this CTA's tile of Q. Of a pair, both CTAs' tiles are neighbours, the even one's first. */
+static __device__ __forceinline__ int first_row(const struct work *w, int half) {
+    return w->row0 + HALF * half + PAIR * HALF * (half + rank_of());
+}
+/* Key tiles that the rows of one tile of Q, or of a pair's two, see; n 0: none. A part of the work tile's. */
 struct span {
     int first, n;
 };
 static __device__ __forceinline__ struct span span_of(const struct kp_sdpa_fwd *p, const struct work *w, int half) {
-    const int row0 = w->row0 + HALF * half, end = min(row0 + HALF, w->seq.sq);
+    const int row0 = w->row0 + CTAS * HALF * half, end = min(row0 + CTAS * HALF, w->seq.sq);
     const int j0 = first_key(p, w, row0), j1 = end_key(p, w, end - 1);
     struct span s = {w->first, 0};
     if (row0 >= w->seq.sq || j1 <= j0) return s;

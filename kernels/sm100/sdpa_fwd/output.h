@@ -5,18 +5,19 @@
 #define ATTN_SM100_SDPA_FWD_OUTPUT_H
 #include "kernels/sm100/sdpa_fwd/layout.h"
 
-/* V of the first tile at work, from slice `slice` on: rows from `valid` on become zeros. */
-static __device__ __forceinline__ void clear_tail(uint32_t base, uint32_t slice, int valid) {
+/* V of the first tile at work, from slice `slice` on: rows from `valid` on become zeros. Work tile n. */
+static __device__ __forceinline__ void clear_tail(uint32_t base, uint32_t slice, int valid, uint32_t n) {
+    if (PAIR) await(base, TAIL_FULL + n % 2, n / 2);
 #pragma unroll
     for (int x = 0; x < SLICES_V; x++) {
         const uint32_t values = ring_slice(base, slice + x);
-        await_slice(base, SLICE_FULL, slice + x);
+        const int keys = KEYS / CTAS, from = PAIR ? max(valid - x * keys, 0) : valid;
+        if (!PAIR) await_slice(base, SLICE_FULL, slice + x);
 #pragma unroll 1
-        for (int y = (int)threadIdx.x % 128; y < (KEYS - valid) * 8; y += 128)
-            shared_store128(values + (valid + y / 8) * 128 + y % 8 * 16, make_uint4(0, 0, 0, 0));
+        for (int y = (int)threadIdx.x % 128; y < (keys - from) * 8; y += 128)
+            shared_store128(values + (from + y / 8) * 128 + y % 8 * 16, make_uint4(0, 0, 0, 0));
     }
-    async_fence();
-    tell(base, V_CLEARED);
+    tell_written(base, V_CLEARED);
 }
 
 /* 32 columns, of which `left` exist, of a row times factor, rounded; rows are aligned to 16 bytes. Returns 0, or NaN if
@@ -48,7 +49,7 @@ static __device__ __forceinline__ void mend_rows(const struct kp_sdpa_fwd *p, ui
                                                  uint32_t nonfinite, float m, float factor) {
     const struct work w = recall_work(place);
     const float unit = unit_of_score(p);
-    const int i0 = w.row0 + HALF * half + 32 * (warp_of() % 4);
+    const int i0 = first_row(&w, half) + 32 * (warp_of() % 4);
 #pragma unroll 1
     for (int r = 0; r < 32; r++) {
         const float m_row = __shfl_sync(~0u, m, r), f = __shfl_sync(~0u, factor, r);
@@ -61,7 +62,7 @@ static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, uint3
                                               int half, int begun) {
     const struct work w = recall_work(place);
     const uint32_t line = HALF * half + threadIdx.x % HALF, cells = tm + quarter_of() + TM_O + half * STEP_O;
-    const int i = w.row0 + (int)line, exists = i < w.seq.rows;
+    const int i = first_row(&w, half) + (int)(threadIdx.x % HALF), exists = i < w.seq.rows;
     float m = -INF, l = 0, zero = 0;
     if (begun) {
         const uint2 x = shared_load32x2(base + AT_SUMS + line * 8);
@@ -80,7 +81,8 @@ static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, uint3
     }
     if (begun) {
         tc_before();
-        tell(base, O_EMPTY + half);
+        tell_products(base, O_EMPTY + half);
+        if (PAIR) tell(base, SUMS_EMPTY + half);
     }
     const uint32_t nonfinite = __ballot_sync(~0u, zero != 0 && i < w.seq.sq);
     if (nonfinite) mend_rows(p, place, half, nonfinite, m, factor);
@@ -94,7 +96,7 @@ static __device__ __forceinline__ void run_output(const struct kp_sdpa_fwd *p, u
     for (uint32_t n = 0; take_work(base, n, &w); n++) {
         const uint32_t place = base + AT_WORK + n % 2 * 64;
         const int begun[2] = {span_of(p, &w, 0).n > 0, span_of(p, &w, 1).n > 0};
-        if (clears_tail(p, &w)) clear_tail(base, slice + SLICES_K, w.seq.sk - last_tile(&w) * KEYS);
+        if (clears_tail(p, &w)) clear_tail(base, slice + SLICES_K, w.seq.sk - last_tile(&w) * KEYS, n);
         slice += (uint32_t)w.n_tiles * SLICES;
 #pragma unroll 1
         for (int half = 0; half < 2; half++) {

@@ -8,10 +8,10 @@
 
 /* Two slices of V are one operand where they never lie at the ring's end and start. */
 constexpr int PAIRED = SLICES_V == 2 && SLICES_K % 2 == 0 && RING % 2 == 0;
-constexpr int COLUMNS = PAIRED ? 128 : 64;                   /* of O in a product */
+constexpr int COLUMNS = PAIRED || PAIR ? 128 : 64;           /* of O in a product */
 constexpr uint64_t ROW_SLICE = tc_operand(128, 1024, 16);    /* Q, K: numbers of a row along k */
 constexpr uint64_t KEY_SLICE = tc_operand(128, 1024, SLICE); /* V: a row is a value of k */
-constexpr uint32_t SHAPE_S = tc_shape(HALF, KEYS, 0, TYPE), SHAPE_O = tc_shape(HALF, COLUMNS, 1, TYPE);
+constexpr uint32_t SHAPE_S = tc_shape(CTAS * HALF, KEYS, 0, TYPE), SHAPE_O = tc_shape(CTAS * HALF, COLUMNS, 1, TYPE);
 
 /* A work tile as this thread sees it. */
 struct job {
@@ -70,13 +70,17 @@ static __device__ __forceinline__ void start_scores(struct products *c, const st
     if (tile == job->work.first) tc_commit(at_barrier(c->base, Q_EMPTY + job->number % Q_STAGES));
 }
 
+/* V of keys 16 y .. and the columns of slice x; of a pair, 64 of each CTA, a slice has half of the keys. */
+static __device__ __forceinline__ uint64_t values_at(const struct products *c, int x, int y) {
+    if (PAIR) return tc_operand_at(KEY_SLICE, ring_slice(c->base, c->v + y / 4)) + y % 4 * (2048 / 16);
+    return tc_operand_at(KEY_SLICE, ring_slice(c->base, c->v + x)) + y * (2048 / 16);
+}
 /* 16 keys of P V, keys 16 y .. */
 static __device__ __forceinline__ void multiply_values(const struct products *c, int half, int y, int add) {
     const uint32_t p = c->tm + TM_P + half * STEP_P + 8 * y, o = c->tm + TM_O + half * STEP_O;
 #pragma unroll
     for (int x = 0; x < DIM_V / COLUMNS; x++)
-        tc_multiply_cells(o + x * COLUMNS, p, tc_operand_at(KEY_SLICE, ring_slice(c->base, c->v + x)) + y * (2048 / 16),
-                          SHAPE_O, add | (y > 0));
+        tc_multiply_cells(o + x * COLUMNS, p, values_at(c, x, y), SHAPE_O, add | (y > 0));
 }
 /* O (+)= P V of a tile of Q and a tile of keys. */
 static __device__ __forceinline__ void start_values(struct products *c, const struct kp_sdpa_fwd *p,
@@ -85,15 +89,15 @@ static __device__ __forceinline__ void start_values(struct products *c, const st
     if (in_span(s, tile)) {
         const int add = tile != s->first + s->n - 1;
         const uint32_t t = c->tiles[half]++;
-        if (!add) await(c->base, O_EMPTY + half, c->outputs[half]++ - 1);
-        if (tile == last_tile(&job->work) && clears_tail(p, &job->work)) await(c->base, V_CLEARED, c->tails);
+        if (!add) await_warps(c->base, O_EMPTY + half, c->outputs[half]++ - 1);
+        if (tile == last_tile(&job->work) && clears_tail(p, &job->work)) await_warps(c->base, V_CLEARED, c->tails);
 #pragma unroll
         for (int x = 0; x < SLICES_V; x++) await_slice(c->base, SLICE_FULL, c->v + x);
-        await(c->base, P_FULL + half, t);
+        await_warps(c->base, P_FULL + half, t);
         tc_after();
 #pragma unroll
         for (int y = 0; y < EARLY_KEYS / 16; y++) multiply_values(c, half, y, add);
-        await(c->base, P_REST + half, t);
+        await_warps(c->base, P_REST + half, t);
         tc_after();
 #pragma unroll
         for (int y = EARLY_KEYS / 16; y < KEYS / 16; y++) multiply_values(c, half, y, add);
@@ -105,7 +109,8 @@ static __device__ __forceinline__ void start_values(struct products *c, const st
     c->v += SLICES;
 }
 
-/* One thread. Where a work tile ends, the next one's first Q K^T stands in the place of this one's next. */
+/* One thread, of the even CTA of a pair. Where a work tile ends, the next one's first Q K^T stands in the place of this
+ * one's next. */
 static __device__ __forceinline__ void run_products(const struct kp_sdpa_fwd *p, uint32_t base) {
     const uint32_t tm = shared_load32(base + AT_SLOT);
     struct products c = {base, tm, 0, SLICES_K, {0, 0}, {0, 0}, {0, 0}, 0};

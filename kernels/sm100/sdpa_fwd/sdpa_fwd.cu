@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Dense attention forward on Blackwell (tcgen05, sm_100a): f16 and bf16, causal, windows, GQA, sinks, lengths, packed
  * sequences. Simulated, not yet run on silicon. Persistent: a CTA takes 256 query rows of one head, two tiles of Q of
- * 128 rows, and loops over the keys that they see from the last tile of 128 to the first.
+ * 128 rows, and loops over the keys that they see from the last tile of 128 to the first. A pair of CTAs (PAIR) takes
+ * 512 rows.
  *
  *   S = Q K^T      P = 2^(unit S - m), unit = scale log2(e)      l += rowsum P      O += P V
  *   at the end     out = O / l,  lse = ln 2 (m + log2 l)
@@ -21,6 +22,15 @@
  * one thread end in order, so that a complete S(n-1) means a complete O += P V(n), and no message is needed. With P in
  * columns of its own (DV 64, OWN_P), Q K^T comes first in each pair of products, when S has been read (S_EMPTY), and P
  * and O are touched when P V of the tile before is done (P_EMPTY).
+ *
+ * A pair: a product is of the same tile of Q of both CTAs, M 256, rows 0..127 the even CTA's; S, P and O stand in the
+ * CTA of their rows, as of one CTA. Of B each CTA has half: of K 64 keys, of V 64 columns, which the other CTA's tensor
+ * unit reads there. The even CTA starts all products; commits arrive in both, copies and warps of both arrive at its
+ * barriers. Nothing else crosses.
+ *
+ *   even CTA   Q0 rows 0..127,   Q1 rows 256..383    K keys 0..63     V columns 0..63       one ring each, 16 slices of
+ *   odd CTA    Q0 rows 128..255, Q1 rows 384..511    K keys 64..127   V columns 64..127     64 keys and 64 columns
+ *
  * Exponentials: POLYNOMIAL of 16 pairs on FMA units (f32x2.h), where no key is hidden and no score is far or NaN.
  *
  * Roles, 512 threads              registers      Tensor memory, columns (lane r: row r of the tile of Q)
@@ -42,11 +52,23 @@
 #include "kernels/sm100/sdpa_fwd/softmax.h"
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
+#pragma unroll 1 /* else, by 4, ptxas spills in the softmax of a pair */
     for (uint32_t x = 0; x < BARRIERS; x++) {
-        const int warps4 = (x >= S_EMPTY && x < O_FULL) || (x >= O_EMPTY && x < WORK_FULL) || x == V_CLEARED;
-        mbar_init(at_barrier(base, x), warps4 ? 4 : x >= WORK_EMPTY ? 13 : 1);
+        const int both = (x >= S_EMPTY && x < O_FULL) || (x >= O_EMPTY && x < SUMS_FULL) || x == V_CLEARED,
+                  own = (x >= SUMS_FULL && x < WORK_FULL) || (x >= SUMS_EMPTY && x < TAIL_FULL),
+                  takes = x >= WORK_EMPTY && x < V_CLEARED;
+        mbar_init(at_barrier(base, x), both ? 4 * CTAS : own ? 4 : takes ? 13 - rank_of() : 1);
     }
     mbar_init_fence();
+}
+/* All threads of the CTA, of both of a pair. */
+static __device__ __forceinline__ void meet(void) {
+    tc_before();
+    if (PAIR)
+        cluster_sync();
+    else
+        __syncthreads();
+    tc_after();
 }
 
 extern "C" __global__ void __launch_bounds__(KP_SDPA_FWD_SM100_THREADS, 1)
@@ -55,9 +77,7 @@ extern "C" __global__ void __launch_bounds__(KP_SDPA_FWD_SM100_THREADS, 1)
     const int warp = warp_of();
     if (warp == WARP_PRODUCTS) tc_alloc(base + AT_SLOT, TM_COLUMNS);
     if (threadIdx.x == 0) init_barriers(base);
-    tc_before();
-    __syncthreads();
-    tc_after();
+    meet();
     if (warp < WARP_OUTPUT) {
         registers_more<184>();
         run_softmax(&maps.fwd, base, warp / 4);
@@ -66,12 +86,11 @@ extern "C" __global__ void __launch_bounds__(KP_SDPA_FWD_SM100_THREADS, 1)
         run_output(&maps.fwd, base);
     } else {
         registers_fewer<48>();
-        if (warp == WARP_PRODUCTS && lane_of() == 0) run_products(&maps.fwd, base);
+        if (warp == WARP_PRODUCTS && lane_of() == 0 && rank_of() == 0) run_products(&maps.fwd, base);
         if (warp == WARP_COPIES) run_copies(&maps, base);
-        if (warp == WARP_EMPTY_ROWS) fill_empty(&maps);
+        if (warp == WARP_EMPTY_ROWS && rank_of() == 0) fill_empty(&maps);
         __syncwarp();
     }
-    tc_before();
-    __syncthreads();
+    meet();
     if (warp == WARP_PRODUCTS) tc_free(shared_load32(base + AT_SLOT), TM_COLUMNS);
 }

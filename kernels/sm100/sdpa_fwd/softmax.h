@@ -131,7 +131,7 @@ static __device__ __forceinline__ float give_p(const uint64_t y[N_PAIRS], uint32
         if (32 * (c + 1) != EARLY_KEYS && 32 * (c + 1) != KEYS) continue;
         tc_wait_stores();
         tc_before();
-        tell(base, (32 * (c + 1) == KEYS ? P_REST : P_FULL) + half);
+        tell_products(base, (32 * (c + 1) == KEYS ? P_REST : P_FULL) + half);
     }
     const float2 z = floats_of(add_f32x2(sum[0], sum[1]));
     return z.x + z.y;
@@ -171,7 +171,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_sdpa_fwd *p, 
 #pragma unroll 1
     for (uint32_t n = 0; take_work(base, n, &w); n++) {
         const struct span s = span_of(p, &w, half);
-        const int i = w.row0 + (int)threadIdx.x; /* rows past the end are not looked at */
+        const int i = first_row(&w, half) + (int)threadIdx.x % HALF; /* rows past the end are not looked at */
         const int lo = first_key(p, &w, i), hi = end_key(p, &w, i);
         struct row row = {-INF, 0};
         tell(base, WORK_EMPTY + n % 2);
@@ -181,7 +181,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_sdpa_fwd *p, 
             softmax_tile(p, &row, base, tm, half, turns, unit, x > 0, hides, lo - key, hi - key);
         }
         if (s.n == 0) continue;
-        await(base, O_EMPTY + half, (turns >> 16) - 1);
+        await(base, (PAIR ? SUMS_EMPTY : O_EMPTY) + half, (turns >> 16) - 1);
         turns ^= 1u << 16;
         shared_store32x2(base + AT_SUMS + (uint32_t)recompute((int)threadIdx.x) * 8, __float_as_uint(row.m),
                          __float_as_uint(row.l));

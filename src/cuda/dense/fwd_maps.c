@@ -15,11 +15,12 @@
 
 /* ------------------------------------------------------------------ what a row is ------------------ */
 
-/* Of a kernel row: rows of a CTA's tile, of a box of q; keys of a tile; what is estimated of an SM a second, FLOPs
- * of the products and bytes of memory; seconds at the ends of the walk over the keys. */
+/* Of a kernel row: rows of a tile of a CTA or a pair, and of a box of q; keys of a tile, of a box of k; CTAs that share
+ * a tile; what is estimated of an SM a second, FLOPs of the products and bytes of memory; seconds at the ends of the
+ * walk over the keys. */
 struct shape {
     const char *symbol;
-    int32_t dim, dim_v, rows, box, keys;
+    int32_t dim, dim_v, rows, box, keys, key_box, ctas;
     uint32_t threads, shared_bytes;
     double flops, bytes, start;
 };
@@ -27,11 +28,17 @@ struct shape {
 static struct shape shape_of(const struct attn_kernel *k) {
     if (k->features == ATTN_CUDA_SM100A) {
         const struct kp_sdpa_fwd_sm100_config *c = k->impl;
-        return (struct shape){c->symbol, c->dim, c->dim_v, KP_SDPA_FWD_SM100_ROWS, KP_SDPA_FWD_SM100_ROWS / 2,
-                              KP_SDPA_FWD_SM100_KEYS, KP_SDPA_FWD_SM100_THREADS,
-                              (uint32_t)KP_SDPA_FWD_SM100_SHARED(c->dim, c->q_stages, c->slices),
-                              /* counted, not timed: 0.75 of the tensor unit, half of it at D 64 (exponentials) */
-                              8192 * 1.85e9 * (c->dim == 64 ? 0.5 : 0.75), 4.5e10, 5e-6};
+        const int32_t ctas = 1 + c->pair;
+        return (struct shape){c->symbol, c->dim, c->dim_v, KP_SDPA_FWD_SM100_ROWS * ctas, KP_SDPA_FWD_SM100_ROWS / 2,
+                              KP_SDPA_FWD_SM100_KEYS, KP_SDPA_FWD_SM100_KEYS / ctas, ctas, KP_SDPA_FWD_SM100_THREADS,
+                              (uint32_t)KP_SDPA_FWD_SM100_SHARED(c->dim, c->q_stages, c->slices, c->pair),
+                              /* counted, not timed: 0.75 of the tensor unit, 0.82 of it in a pair, whose timeline is
+                               * 0.92 of the other's, half of it at D 64 (exponentials) */
+                              8192 * 1.85e9 *
+                                  (c->dim == 64 ? 0.5
+                                   : c->pair    ? 0.82
+                                                : 0.75),
+                              4.5e10, 5e-6};
     }
     const struct kp_sdpa_fwd_sm90_config *c = k->impl;
     return (struct shape){c->symbol,
@@ -40,6 +47,8 @@ static struct shape shape_of(const struct attn_kernel *k) {
                           KP_SDPA_SM90_ROWS(*c),
                           KP_SDPA_SM90_ROWS(*c),
                           c->keys,
+                          c->keys,
+                          1,
                           (uint32_t)KP_SDPA_SM90_THREADS(*c),
                           (uint32_t)KP_SDPA_SM90_SHARED(*c),
                           4096 * 1.7e9 * (c->score_mod ? 0.5 : 0.6),
@@ -143,21 +152,26 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     /* D 64: the tiles of three warpgroups are the measure of those of two. */
     const int small = k->features == ATTN_CUDA_SM90A && c->dim == 64 && c->rows == 128 && !has_score_mod(k);
-    const double dims = (double)(p->dim_qk + p->dim_v), rate = c->flops, rows = small ? 192 : c->rows;
+    const double dims = (double)(p->dim_qk + p->dim_v), rows = small ? 192 : c->rows;
+    const double units = fmax(l->n_sms / c->ctas, 1), rate = c->flops * c->ctas; /* that take tiles: CTAs, or pairs */
     const double ratio = small ? cta_clocks(p, l, 128, 2900, 2150) / cta_clocks(p, l, 192, 3700, 2730) : 1;
     const double row_tiles = (double)attn_cuda_blocks(p->seq_q, (int64_t)rows);
-    const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
+    const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / units);
     const double padded =
         amount->flops * (c->dim + c->dim_v) / dims * (p->seq_q > 0 ? row_tiles * rows / (double)p->seq_q : 1);
-    const double idle = tiles > 0 ? rounds * l->n_sms / tiles : 1;
+    const double idle = tiles > 0 ? rounds * units / tiles : 1;
     const double keys =
         (double)attn_cuda_lesser(p->seq_k, p->window_left < ATTN_CUDA_FAR && p->window_right < ATTN_CUDA_FAR
                                                ? p->window_left + p->window_right + (int64_t)rows
                                                : p->seq_k);
     const double whole = ceil(keys / c->keys) * c->keys; /* the last key tile is none the shorter for its keys */
     const double longest = (has_score_mod(k) ? 1.4 : 1) * 2 * rows * whole * (c->dim + c->dim_v) / rate,
-                 all = padded * idle / (rate * l->n_sms);
-    const double compute = longest > all ? longest : all, memory = amount->bytes / (c->bytes * l->n_sms);
+                 all = padded * idle / (rate * units);
+    /* Pairs take long full rows alone: under a diagonal their 512 rows have more hidden keys and fewer lengths to deal,
+     * and of 256 rows each of the two CTAs has a single tile of Q, whose softmax no products hide. */
+    const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
+    const double unfit = c->ctas > 1 && (!even || p->seq_q <= KP_SDPA_FWD_SM100_ROWS) ? 1.2 : 1;
+    const double compute = unfit * (longest > all ? longest : all), memory = amount->bytes / (c->bytes * l->n_sms);
     return c->start + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * ratio;
 }
 
@@ -226,10 +240,12 @@ static void write_prepared(const struct attn_kernel *k, const struct attn_core_d
     prepared->fwd = kp.fwd, prepared->pairs = kp.pairs, prepared->half_tiles = kp.half_tiles,
     prepared->by_half = kp.by_half;
     prepared->variant = attn_cuda_variant_of(dev, c->symbol);
-    prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)attn_cuda_lesser(prepared->fwd.work_tiles, l->n_sms),
+    const int64_t tiles = attn_cuda_lesser(prepared->fwd.work_tiles, l->n_sms / c->ctas > 1 ? l->n_sms / c->ctas : 1);
+    prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)(tiles * c->ctas),
                                              .y = 1,
                                              .z = 1,
                                              .threads = c->threads,
+                                             .cluster = (uint32_t)c->ctas,
                                              .shared_bytes = c->shared_bytes};
 }
 
@@ -251,8 +267,8 @@ static attn_status launch_prepared(const struct attn_kernel *k, const struct att
     TRY(attn_cuda_padding(dev, p, &kp.fwd, args->stream));
     if (prepared->grid.x == 0) return ATTN_OK;
     TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)c->box, &kp.q));
-    TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.k));
-    TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.v));
+    TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->key_box, &kp.k));
+    TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->key_box, &kp.v));
     return attn_cuda_launch(dev, prepared->variant, &prepared->grid, &kp, sizeof kp, args->stream);
 }
 

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Which rows of D 64 plans choose on an H100: tiles of 128 query rows for short causal problems and few tiles, of 192
-# for the others; e4m3 at its own width. Usage: dense.sh ATTN DRIVER
+# Which rows plans choose. D 64 on an H100: tiles of 128 query rows for short causal problems and few tiles, of 192
+# for the others; e4m3 at its own width. D 192 on a B200: pairs of CTAs for long full rows. Usage: dense.sh ATTN DRIVER
 attn=${1:?path of attn} driver=${2:?path of the driver}
-failed=0
+failed=0 gpu=h100
 chooses() { # PROBLEM KERNEL
-    got=$(ATTN_CUDA_DRIVER=$driver ATTNSIM_GPU=h100 "$attn" plan --device cuda:0 "sdpa_fwd $1" | sed -n 's/^kernel *//p')
+    got=$(ATTN_CUDA_DRIVER=$driver ATTNSIM_GPU=$gpu "$attn" plan --device cuda:0 "sdpa_fwd $1" | sed -n 's/^kernel *//p')
     [ "$got" = "$2" ] || { echo "FAILED: $1: $got, not $2"; failed=1; }
 }
 rows=attn_sdpa_fwd_wgmma_sm90
@@ -19,4 +19,15 @@ for dtype in bf16 f16; do
 done
 chooses "b=4 hq=32 sq=4096 d=64 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d64
 chooses "b=4 hq=32 sq=4096 d=96 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d128
+gpu=b200 rows=attn_sdpa_fwd_sm100
+for dtype in bf16 f16; do
+    wide="d=192 dv=128 $dtype"
+    "$attn" list | grep -q "^${rows}_${dtype}_d192_v128_pair " || exit 77
+    chooses "b=1 hq=16 sq=8192 $wide" ${rows}_${dtype}_d192_v128_pair
+    chooses "b=2 hq=128 sq=4096 $wide" ${rows}_${dtype}_d192_v128_pair
+    chooses "b=4 hq=32 sq=600 sk=2048 $wide" ${rows}_${dtype}_d192_v128
+    chooses "b=1 hq=16 sq=8192 $wide causal" ${rows}_${dtype}_d192_v128
+    chooses "b=1 hq=16 sq=8192 $wide left=4000" ${rows}_${dtype}_d192_v128
+    chooses "b=1 hq=128 sq=256 sk=8192 $wide" ${rows}_${dtype}_d192_v128
+done
 exit $failed
