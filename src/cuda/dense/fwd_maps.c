@@ -32,11 +32,11 @@ static struct shape shape_of(const struct attn_kernel *k) {
         return (struct shape){c->symbol, c->dim, c->dim_v, KP_SDPA_FWD_SM100_ROWS * ctas, KP_SDPA_FWD_SM100_ROWS / 2,
                               KP_SDPA_FWD_SM100_KEYS, KP_SDPA_FWD_SM100_KEYS / ctas, ctas, KP_SDPA_FWD_SM100_THREADS,
                               (uint32_t)KP_SDPA_FWD_SM100_SHARED(c->dim, c->q_stages, c->slices, c->pair),
-                              /* counted, not timed: 0.75 of the tensor unit, 0.82 of it in a pair, whose timeline is
-                               * 0.92 of the other's, half of it at D 64 (exponentials) */
+                              /* counted, not timed: 0.75 of the tensor unit, 0.79 of it in a pair, whose timeline is
+                               * 0.95 of the other's, half of it at D 64 (exponentials) */
                               8192 * 1.85e9 *
                                   (c->dim == 64 ? 0.5
-                                   : c->pair    ? 0.82
+                                   : c->pair    ? 0.79
                                                 : 0.75),
                               4.5e10, 5e-6};
     }
