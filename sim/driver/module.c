@@ -42,15 +42,31 @@ static int place_variables(struct sim_module *m, int device) {
     }
     return R_SUCCESS;
 }
-/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME, of which the
- * first 200 characters count (mangled names can be longer than a file's may be). For trying an edit of PTX without a
- * build. NULL: there is none. */
-static char *other_text(const struct ptx_module *m) {
-    const char *folder = getenv("ATTNSIM_PTX");
+/* The name of the first kernel that a text defines, before it is parsed, which takes long; n: its bytes, 0: none. */
+static struct ptx_token first_kernel(const char *text) {
+    struct ptx_lexer x = {.next = text, .line = 1};
+    struct ptx_token t, name = {.text = text};
+    for (ptx_next(&x, &t); t.kind != PTX_T_END; ptx_next(&x, &t)) {
+        if (!ptx_is(&t, ".entry")) continue;
+        ptx_next(&x, &name);
+        for (t = name; t.kind != PTX_T_END && !ptx_is(&t, "{") && !ptx_is(&t, ";");) ptx_next(&x, &t);
+        if (ptx_is(&t, "{")) return name;
+        name.n = 0; /* that was a declaration */
+    }
+    return name;
+}
+/* Of the text's file in a folder, of whose name its first 200 characters count: mangled names can be longer than a
+ * file's may be. 0: there is none. */
+static int path_of(char *path, size_t room, const char *folder, const char *text) {
+    if (!folder || !folder[0]) return 0;
+    const struct ptx_token name = first_kernel(text);
+    return name.n && snprintf(path, room, "%s/%.*s.ptx", folder, (int)(name.n < 200 ? name.n : 200), name.text) > 0;
+}
+/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME. For trying an
+ * edit of PTX without a build. NULL: there is none. */
+static char *other_text(const char *original) {
     char path[1024];
-    if (!folder || !folder[0] || !m->kernels) return NULL;
-    snprintf(path, sizeof path, "%s/%.200s.ptx", folder, m->kernels->name);
-    FILE *f = fopen(path, "rb");
+    FILE *f = path_of(path, sizeof path, getenv("ATTNSIM_PTX"), original) ? fopen(path, "rb") : NULL;
     if (!f) return NULL;
     char *text = NULL;
     long bytes = !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
@@ -62,24 +78,21 @@ static char *other_text(const struct ptx_module *m) {
     return text;
 }
 /* ATTNSIM_KEEP_PTX=folder: the text goes there under the name that ATTNSIM_PTX looks for. */
-static void keep_text(const struct ptx_module *m, const char *text) {
-    const char *folder = getenv("ATTNSIM_KEEP_PTX");
+static void keep_text(const char *text) {
     char path[1024];
-    if (!folder || !folder[0] || !m->kernels) return;
-    snprintf(path, sizeof path, "%s/%.200s.ptx", folder, m->kernels->name);
+    if (!path_of(path, sizeof path, getenv("ATTNSIM_KEEP_PTX"), text)) return;
     FILE *f = fopen(path, "wb");
     const int bad = !f || fputs(text, f) < 0;
     if ((f && fclose(f)) || bad) fprintf(stderr, "attnsim: %s cannot be written\n", path);
 }
 static int parse(struct sim_module *m, char **text, char *why, size_t why_bytes) {
-    if (!(m->ptx = ptx_parse(*text, why, why_bytes))) return R_INVALID_PTX;
-    keep_text(m->ptx, *text);
-    char *other = other_text(m->ptx);
-    if (!other) return R_SUCCESS;
-    ptx_free(m->ptx);
-    free(*text);
-    *text = other;
-    return (m->ptx = ptx_parse(other, why, why_bytes)) ? R_SUCCESS : R_INVALID_PTX;
+    keep_text(*text);
+    char *other = other_text(*text);
+    if (other) {
+        free(*text);
+        *text = other;
+    }
+    return (m->ptx = ptx_parse(*text, why, why_bytes)) ? R_SUCCESS : R_INVALID_PTX;
 }
 
 SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values);
