@@ -4,7 +4,9 @@
 # those do not (tests/sim/tier/reach.txt), random problems. A problem runs twice, each time under another of the policies eager,
 # late and random (which two differs from row to row). A row that accepts none, a wrong number, a finding of the simulator,
 # and a kernel of whose PTX instructions too few were executed (tests/sim/tier/reached.tsv; when all rows run) are failures.
-# Seconds of the processor for each problem are in the file seconds beside the logs.   usage: tools/check_sim.sh BUILD
+# Problems of a row that differ in no variable of the environment share a process, unless one of them fails.
+# Seconds of the processor for each process are in the file seconds beside the logs, those for each problem in the file
+# problems.   usage: tools/check_sim.sh BUILD
 # ALL=1: each problem three times, under all policies; COVERAGE=0: instructions are not noted; KERNEL='*' rows; JOBS processes
 # POLICIES='eager late random': all problems three times under one policy, then under the next
 # REPEAT=3 random problems per operator and dtype; SEED=1; SEEDS='1 2 3' of the policy random alone, in place of SEED
@@ -88,7 +90,7 @@ LIST
 seeds_of() { [[ $1 = *random ]] && echo "$seeds" || echo "$seed"; }
 op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16|f16|f32|f64|i32|e4m3)_.*/\1 \2/'
 
-# One line a process: policy, seed, log, arguments separated by tabs.
+# One line a problem, or a process of random ones: policy, turn, seed, log, row, arguments, separated by tabs.
 plan() {
     local row op dtype width heads group align policy text n one_seed dtypes number
     for policy in $policies; do
@@ -165,41 +167,89 @@ plan_fixed() {
             text=${text//@G/$group}
             text=${text//@A/$align}
             capped
-            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $((number + n)) "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
+            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" $((number + n)) "$one_seed" "$row.$n" "$row" "--problem=ATTNSIM_SEED=$one_seed $text $dtype"
         done < <(problems "$op")
         reach
         number=$((number + 1))
     done <"$out/rows"
 }
 
-one() { # a line of the plan
-    local policy turn seed name row log rc list
-    local -a words
-    IFS=$'\t' read -r policy turn seed name row rest <<<"$1"
-    case $policy$all$((turn % 3)) in
-    tier1?) list=eager,late,random ;;
-    tier00) list=eager,late ;;
-    tier01) list=late,random ;;
-    tier02) list=random,eager ;;
-    *) list=$policy ;;
-    esac
-    IFS=$'\t' read -ra words <<<"$rest"
-    local -a world=()
-    while [[ ${words[0]} =~ ^--problem=([A-Z0-9_]+=[^ ]*)\ (.*) ]]; do
-        world+=("${BASH_REMATCH[1]}")
-        words[0]=--problem=${BASH_REMATCH[2]}
-    done
-    [[ $row != *_sm100_* ]] || world+=(ATTNSIM_GPU=b200)
-    log=$out/$policy.$seed.$name TIMEFORMAT="%U %S $policy.$seed.$name"
-    { time env "${world[@]}" "$attn" check --driver sim --policy "$list" --runs $((all + 2)) --seed "$seed" --kernel "$row" --threads 1 \
-        --timeout 600 --json "${words[@]}" >"$log.json" 2>"$log.err"; } 2>>"$out/seconds"
+# Of the plan one line a process: policy, log, row, variables, arguments, separated by tabs. Problems follow their options.
+gather() {
+    awk -F '\t' -v OFS='\t' -v all="$all" '
+        BEGIN { split("eager,late late,random random,eager", pair, " ") }
+        function put(key, head, argument) {
+            if (!(key in text)) {
+                order[++n] = key
+                text[key] = head
+            }
+            text[key] = text[key] OFS argument
+        }
+        {
+            policies = $1 != "tier" ? $1 : all ? "eager,late,random" : pair[$2 % 3 + 1]
+            options = "--policy=" policies OFS "--seed=" $3
+            if ($6 !~ /^--problem=/) {
+                for (i = 6; i <= NF; i++) options = options OFS $i
+                put("random" NR, $1 OFS $1 "." $3 "." $4 OFS $5 OFS, options)
+                next
+            }
+            problem = substr($6, 11)
+            world = ""
+            while (match(problem, /^[A-Z0-9_]+=[^ ]* +/)) {
+                world = world substr(problem, 1, RLENGTH)
+                problem = substr(problem, RLENGTH + 1)
+            }
+            key = $1 OFS $5 OFS world OFS $7
+            sub(/^.*\./, "", $4)
+            put(key, $1 OFS $1 "." $5 "." $4 OFS $5 OFS world, "--problem=" problem OFS options ($7 == "" ? "" : OFS $7))
+        }
+        END { for (i = 1; i <= n; i++) print text[order[i]] }'
+}
+
+run_check() { # name, row, arguments; of `world` too
+    local rc log=$out/$1 TIMEFORMAT="%U %S $1"
+    { time env "${world[@]}" "$attn" check --driver sim --runs $((all + 2)) --kernel "$2" --threads 1 --timeout 600 --json \
+        "${@:3}" >"$log.json" 2>"$log.err"; } 2>>"$out/seconds"
     rc=$?
-    if [ $rc -ne 0 ] && [ $rc -ne 77 ]; then
-        echo "FAIL $policy $name ($rc): ${world[*]} $attn check --driver sim --policy $list --runs $((all + 2)) --seed $seed --kernel '$row' ${words[*]}"
-        head -n 12 "$log.err" | cut -c1-300
-    fi
-    [ $rc -lt 2 ] || [ $rc -eq 77 ] || echo '{"type":"kernel","kernel":"'"$row"'","passed":0,"failed":1}' >>"$log.json"
     [ -s "$log.err" ] || rm -f "$log.err"
+    return $rc
+}
+tell_failure() { # policy, name, row, exit code, arguments
+    echo "FAIL $1 ${2#"$1".} ($4): ${world[*]} $attn check --driver sim --runs $((all + 2)) --kernel '$3' ${*:5}"
+    head -n 12 "$out/$2.err" 2>/dev/null | cut -c1-300
+    [ "$4" -lt 2 ] || echo '{"type":"kernel","kernel":"'"$3"'","passed":0,"failed":1}' >>"$out/$2.json"
+}
+one() { # a line of gather's
+    local policy name row variables rest rc i n=0 from=0
+    local -a words world
+    IFS=$'\x1f' read -r policy name row variables rest <<<"${1//$'\t'/$'\x1f'}"
+    IFS=$'\x1f' read -ra words <<<"$rest"
+    read -ra world <<<"$variables"
+    [[ $row != *_sm100_* ]] || world+=(ATTNSIM_GPU=b200)
+    run_check "$name" "$row" "${words[@]}" && return
+    rc=$?
+    [ $rc -ne 77 ] || return 0
+    for i in "${words[@]}"; do [[ $i != --problem=* ]] || n=$((n + 1)); done
+    if [ $n -lt 2 ]; then
+        tell_failure "$policy" "$name" "$row" $rc "${words[@]}"
+        return 0
+    fi
+    n=0
+    for ((i = 1; i <= ${#words[@]}; i++)); do # which of them fail alone
+        [[ $i == "${#words[@]}" || ${words[i]} == --problem=* ]] || continue
+        n=$((n + 1))
+        run_check "$name.$n" "$row" "${words[@]:from:i-from}"
+        rc=$?
+        [ $rc -eq 0 ] || [ $rc -eq 77 ] || tell_failure "$policy" "$name.$n" "$row" $rc "${words[@]:from:i-from}" >&3
+        from=$i
+    done 3>"$out/$name.alone"
+    if [ -s "$out/$name.alone" ]; then
+        cat "$out/$name.alone"
+        rm "$out/$name.json" # its problems have logs of their own
+    else
+        tell_failure "$policy" "$name" "$row" 1 "${words[@]}"
+    fi
+    rm "$out/$name.alone"
 }
 
 # Rows of Blackwell run on its profile, all others on Hopper's.
@@ -213,8 +263,10 @@ if [ ! -s "$out/rows" ]; then
     exit 1
 fi
 export attn out all
-export -f one
-plan | tr '\n' '\0' | xargs -0 -P "$jobs" -I{} bash -c 'one "$1"' _ {}
+export -f one run_check tell_failure
+plan | gather | tr '\n' '\0' | xargs -0 -P "$jobs" -I{} bash -c 'one "$1"' _ {}
+
+grep -h '^{"type":"problem"' "$out"/*.json | sed -E 's/.*"seconds":([0-9.]+),"problem":"(.*)"}$/\1 \2/' >"$out/problems"
 
 # Problems that passed and failed, and rows that a policy never ran.
 failed=0 passed=0

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -25,7 +26,8 @@ static const char help[] =
     "      --policy NAME     of sim, when asynchronous work ends: eager, late, random or random:SEED;\n"
     "                        of a list with commas each run of a case takes the next\n"
     "      --trace-barriers FILE  of sim, a line for each event at a barrier of CTA 0\n"
-    "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
+    "      --problem TEXT    exactly this problem, with the data that --seed gives; of several each\n"
+    "                        has the --seed, --policy and --overlap that stand before the next\n"
     "      --overlap J       lists of sparse queries share J of their keys with the query before:\n"
     "                        0 to 1, random, or prefix\n"
     "      --properties[=P]  properties that need no reference; P: of this name, * and ? allowed\n"
@@ -40,14 +42,22 @@ static const char help[] =
     "  -h, --help\n\n"
     "Exit code: 0 all passed, 1 failures, 77 nothing to run.\n";
 
+/* A problem of the command line, and how it is to be run. */
+struct given {
+    const char *text, *policies;
+    uint64_t seed;
+    struct attn_cli_overlap overlap;
+    attn_problem problem;
+};
+
 struct command {
     struct check_session session;
     struct check_filter filter;
-    const char *problem_text;
+    struct given *given;
+    int n_given;
     int64_t repeat, threads, runs, timeout;
     uint64_t seed;
-    bool coverage, list, properties, fixed, own_sums;
-    attn_problem problem;
+    bool coverage, list, properties, own_sums;
     attn_kernel_info *kernels;
     struct tally {
         bool tested;
@@ -67,6 +77,12 @@ static bool names_kernel(const struct command *m, const attn_kernel_info *k) {
            (!m->filter.dtype || k->dtype == m->filter.dtype);
 }
 
+static bool is_given(const struct command *m, int32_t op, int32_t dtype) {
+    for (int n = 0; n < m->n_given; n++)
+        if (m->given[n].problem.op == op && m->given[n].problem.dtype == dtype) return true;
+    return m->n_given == 0;
+}
+
 static int choose_kernels(struct command *m) {
     m->n_kernels = attn_kernel_count(m->session.one);
     m->kernels = calloc((size_t)m->n_kernels + 1, sizeof *m->kernels);
@@ -76,9 +92,7 @@ static int choose_kernels(struct command *m) {
         m->kernels[i].size = sizeof m->kernels[i];
         attn_status st = attn_kernel_get_info(m->session.one, i, &m->kernels[i]);
         if (st) return attn_cli_library("check", st, "kernel %d", (int)i);
-        m->tally[i].tested =
-            names_kernel(m, &m->kernels[i]) &&
-            (!m->fixed || (m->kernels[i].op == m->problem.op && m->kernels[i].dtype == m->problem.dtype));
+        m->tally[i].tested = names_kernel(m, &m->kernels[i]) && is_given(m, m->kernels[i].op, m->kernels[i].dtype);
         m->n_tested += m->tally[i].tested;
     }
     return 0;
@@ -276,6 +290,23 @@ static void test_random(struct command *m) {
     attn_cli_progress_end();
 }
 
+static void print_seconds(const struct given *g, double seconds) {
+    printf("{\"type\":\"problem\",\"seconds\":%.3f,\"problem\":", seconds);
+    attn_cli_check_json_text(g->text);
+    printf("}\n");
+}
+/* The problems of the command line. Of several, the log has the processor's seconds that each took. */
+static void test_given(struct command *m) {
+    for (int n = 0; n < m->n_given; n++) {
+        const struct given *g = &m->given[n];
+        const clock_t start = clock();
+        m->session.policies = g->policies, m->session.overlap = g->overlap;
+        for (int64_t k = 0; k < m->repeat && !m->session.gpu_lost; k++)
+            (void)test_case(m, &g->problem, g->seed + (uint64_t)k);
+        if (m->session.json && m->n_given > 1) print_seconds(g, (double)(clock() - start) / CLOCKS_PER_SEC);
+    }
+}
+
 static void print_kernel(const struct command *m, int32_t i) {
     const struct tally *t = &m->tally[i];
     const char *result = t->failed ? "FAIL" : t->passed ? "ok" : "skip";
@@ -307,7 +338,7 @@ static int finish(struct command *m) {
     }
     for (int32_t op = 0; op < ATTN_OP_COUNT_; op++)
         attn_cli_check_print_joined(&m->session.joined[op], op, m->session.json);
-    bool demand = m->repeat >= 200 && !m->fixed && !m->filter.dtype;
+    bool demand = m->repeat >= 200 && !m->n_given && !m->filter.dtype;
     if ((m->coverage || demand) && !m->session.json) {
         int missing = attn_cli_check_cover_print(m->coverage, ops, demand);
         if (demand) failed += missing;
@@ -344,6 +375,12 @@ static int choose_trace(const char *path) {
     FILE *f = fopen(path, "w");
     if (!f || fclose(f)) return -1;
     return setenv("ATTNSIM_TRACE", path, 1);
+}
+
+/* What stands before the next problem holds for the last one. */
+static void close_given(struct command *m, int64_t seed) {
+    struct given *g = m->n_given ? &m->given[m->n_given - 1] : NULL;
+    if (g) g->seed = (uint64_t)seed, g->policies = m->session.policies, g->overlap = m->session.overlap;
 }
 
 static int parse(struct command *m, int argc, char **argv) {
@@ -411,6 +448,8 @@ static int parse(struct command *m, int argc, char **argv) {
     };
     int64_t seed = 1, repeat = 0;
     int o, option = 0;
+    m->given = calloc((size_t)argc, sizeof *m->given);
+    if (!m->given) return attn_cli_die("check", "out of memory");
     while ((o = getopt_long(argc, argv, ":hv", options, &option)) != -1) {
         int bad = 0;
         switch (o) {
@@ -424,7 +463,10 @@ static int parse(struct command *m, int argc, char **argv) {
         case DRIVER: bad = attn_cli_driver(optarg), m->session.device = ATTN_DEVICE_CUDA(0); break;
         case POLICY: bad = attn_cli_policy(m->session.policies = optarg, -1, NULL); break;
         case TRACE: bad = choose_trace(optarg); break;
-        case PROBLEM: m->problem_text = optarg; break;
+        case PROBLEM:
+            close_given(m, seed);
+            m->given[m->n_given++].text = optarg;
+            break;
         case OVERLAP: bad = attn_cli_overlap_parse(optarg, &m->session.overlap); break;
         case PROPERTIES: m->properties = true, m->filter.property = optarg; break;
         case THREADS: bad = attn_cli_int(optarg, 1, INT32_MAX, &m->threads); break;
@@ -444,6 +486,7 @@ static int parse(struct command *m, int argc, char **argv) {
     }
     if (optind < argc) return attn_cli_usage("check", "unexpected argument \"%s\"", argv[optind]);
     m->seed = (uint64_t)seed;
+    close_given(m, seed);
     char seed_text[24];
     snprintf(seed_text, sizeof seed_text, "%" PRId64, seed);
     setenv("ATTNSIM_SEED", seed_text, 0);
@@ -452,15 +495,14 @@ static int parse(struct command *m, int argc, char **argv) {
     m->own_sums = !getenv("ATTNSIM_ORDERED_SUMS");
     /* Kernels of this library keep to the letter: a missing fence or wait is a fault, whatever hardware forgives. */
     setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0);
-    m->fixed = m->problem_text != NULL;
-    m->repeat = repeat ? repeat : m->fixed ? 1 : 50;
+    m->repeat = repeat ? repeat : m->n_given ? 1 : 50;
     m->session.threads = (int)m->threads, m->session.runs = (int)m->runs;
     return -1; /* go on */
 }
 
 static int check(struct command *m) {
     int r = open_contexts(m);
-    if (!r && m->fixed) r = attn_cli_problem("check", m->problem_text, &m->problem);
+    for (int n = 0; n < m->n_given && !r; n++) r = attn_cli_problem("check", m->given[n].text, &m->given[n].problem);
     if (!r) r = choose_kernels(m);
     if (r) return r;
     if (m->list) {
@@ -486,8 +528,8 @@ static int check(struct command *m) {
     if (!m->session.json)
         printf("seed %" PRIu64 ", %" PRId64 " problems per operator and dtype, 1 and %" PRId64 " threads\n", m->seed,
                m->repeat, m->threads);
-    if (m->fixed)
-        for (int64_t n = 0; n < m->repeat; n++) (void)test_case(m, &m->problem, m->seed + (uint64_t)n);
+    if (m->n_given)
+        test_given(m);
     else
         test_random(m);
     return finish(m);
@@ -496,11 +538,11 @@ static int check(struct command *m) {
 int attn_cli_check(int argc, char **argv) {
     struct command m = {.threads = 3, .runs = 3, .timeout = 120, .session.device = ATTN_DEVICE_CPU};
     int r = parse(&m, argc, argv);
-    if (r >= 0) return r;
-    r = check(&m);
+    if (r < 0) r = check(&m);
     attn_cli_check_device_close(m.session.gpu);
     attn_ctx_release(m.session.one);
     attn_ctx_release(m.session.many);
+    free(m.given);
     free(m.kernels);
     free(m.tally);
     return r;
