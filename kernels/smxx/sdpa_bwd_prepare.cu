@@ -17,6 +17,7 @@
 #include "kernels/device/sdpa_bwd_rows.h"
 
 constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED;
+constexpr int TYPE = SCALED ? KP_F16 : KP_BF16; /* of q, v, out and dout */
 constexpr int AT_ONCE = 2; /* rows of a group of lanes whose loads are under way together */
 
 /* Largest numbers of a tile: ||dout row||^2 (or of V) and |shift|. */
@@ -25,26 +26,26 @@ struct most {
 };
 
 /* Sum of the squares of 8 elements. */
-static __device__ __forceinline__ float squares_of(uint4 a, int type) {
+static __device__ __forceinline__ float squares_of(uint4 a) {
     const uint32_t word[4] = {a.x, a.y, a.z, a.w};
     float sum = 0;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const float lo = unpack16(type, word[e] & 0xffff), hi = unpack16(type, word[e] >> 16);
+        const float lo = unpack16(TYPE, word[e] & 0xffff), hi = unpack16(TYPE, word[e] >> 16);
         sum += lo * lo + hi * hi;
     }
     return sum;
 }
 
 /* Sum of products of 8 elements of two rows; `squares`: of v, added up. */
-static __device__ __forceinline__ float dot_words(uint4 u, uint4 v, int type, float *squares) {
+static __device__ __forceinline__ float dot_words(uint4 u, uint4 v, float *squares) {
     const uint32_t p[4] = {u.x, u.y, u.z, u.w}, q[4] = {v.x, v.y, v.z, v.w};
     float sum = 0;
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        sum += unpack16(type, p[e] & 0xffff) * unpack16(type, q[e] & 0xffff) +
-               unpack16(type, p[e] >> 16) * unpack16(type, q[e] >> 16);
-    if (SCALED) *squares += squares_of(v, KP_F16);
+        sum += unpack16(TYPE, p[e] & 0xffff) * unpack16(TYPE, q[e] & 0xffff) +
+               unpack16(TYPE, p[e] >> 16) * unpack16(TYPE, q[e] >> 16);
+    if (SCALED) *squares += squares_of(v);
     return sum;
 }
 /* The same of elements in memory, as far as there are `n`. */
@@ -53,11 +54,11 @@ static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const
     const uint16_t *a = (const uint16_t *)x->data + x_at, *b = (const uint16_t *)y->data + y_at;
     float sum = 0;
     if (x->chunk == 16 && y->chunk == 16 && n >= 8)
-        return dot_words(*(const uint4 *)a, *(const uint4 *)b, x->dtype, squares);
+        return dot_words(*(const uint4 *)a, *(const uint4 *)b, squares);
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-        if (e < n) sum += unpack16(x->dtype, a[e]) * unpack16(x->dtype, b[e]);
-        if (SCALED && e < n) *squares += unpack16(x->dtype, b[e]) * unpack16(x->dtype, b[e]);
+        if (e < n) sum += unpack16(TYPE, a[e]) * unpack16(TYPE, b[e]);
+        if (SCALED && e < n) *squares += unpack16(TYPE, b[e]) * unpack16(TYPE, b[e]);
     }
     return sum;
 }
@@ -86,11 +87,11 @@ static __device__ __forceinline__ int row_is_finite(const struct kp_view *v, int
     for (int x = 8 * c; x < width; x += 8 * lanes) {
         if (v->chunk == 16 && x + 8 <= width) {
             const uint4 a = *(const uint4 *)(row + x);
-            bad |= not_finite16(v->dtype, a.x) | not_finite16(v->dtype, a.y) | not_finite16(v->dtype, a.z) |
-                   not_finite16(v->dtype, a.w);
+            bad |= not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) |
+                   not_finite16(TYPE, a.w);
         } else
 #pragma unroll 1
-            for (int y = x; y < min(x + 8, width); y++) bad |= not_finite16(v->dtype, row[y]);
+            for (int y = x; y < min(x + 8, width); y++) bad |= not_finite16(TYPE, row[y]);
     }
     return !bad;
 }
@@ -133,7 +134,7 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
         for (int d = 1; d < lanes; d *= 2) sees &= __shfl_xor_sync(~0u, sees, d);
     }
     float dot = 0, squares = 0;
-    if (alive && whole) dot = dot_words(first->out, first->dout, p->out.dtype, &squares);
+    if (alive && whole) dot = dot_words(first->out, first->dout, &squares);
     if (alive)
         for (int x = 8 * c + (whole ? 8 * lanes : 0); x < p->in.dim_v; x += 8 * lanes)
             dot += dot_chunk(&p->out, &p->dout, row_place(&p->out, b, h, row) + x, row_place(&p->dout, b, h, row) + x,
@@ -206,7 +207,7 @@ static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, i
 #pragma unroll
             for (int u = 0; u < 2; u++) row[u] = *(const uint4 *)((const uint16_t *)v->data + element[u] + c0);
 #pragma unroll
-            for (int u = 0; u < 2; u++) squares[u] = squares_of(row[u], KP_F16);
+            for (int u = 0; u < 2; u++) squares[u] = squares_of(row[u]);
         } else {
             for (int c = c0; c < p->in.dim_v; c += 8 * lanes)
 #pragma unroll
