@@ -36,18 +36,25 @@ environment() {
 
 # Counts of pytest's last line are added up. NAME COMMAND...
 tests() {
-    local name=$1 log=$envs/$1.log line good bad start=$SECONDS
-    shift
-    "$@" >"$log" 2>&1
-    local rc=$?
+    run_tests "$@"
+    count_tests "$1"
+}
+run_tests() { # writes NAME.log, exit status and seconds to NAME.end
+    local log=$envs/$1.log start=$SECONDS
+    "${@:2}" >"$log" 2>&1
+    echo "$? $((SECONDS - start))" >"$envs/$1.end"
+}
+count_tests() {
+    local name=$1 log=$envs/$1.log line good bad rc seconds
+    read -r rc seconds <"$envs/$1.end"
     line=$(grep -E '^[0-9]+ (passed|failed).* in [0-9.]+s' "$log" | tail -n 1)
     good=$(grep -oE '[0-9]+ passed' <<<"$line" | grep -oE '[0-9]+')
     bad=$(grep -oE '[0-9]+ (failed|errors?)' <<<"$line" | grep -oE '[0-9]+' | head -n 1)
-    if [ $rc -eq 0 ]; then good=${good:-1} bad=0; else bad=${bad:-1}; fi
+    if [ "$rc" -eq 0 ]; then good=${good:-1} bad=0; else bad=${bad:-1}; fi
     passed=$((passed + ${good:-0}))
     failed=$((failed + bad))
-    printf '%-24s %4d passed %3d failed %4d s   %s\n' "$name" "${good:-0}" "$bad" $((SECONDS - start)) "${line##*passed}"
-    [ $rc -eq 0 ] || grep -E '^(E  |FAILED|ERROR)|error:' "$log" | head -n 20
+    printf '%-24s %4d passed %3d failed %4d s   %s\n' "$name" "${good:-0}" "$bad" "$seconds" "${line##*passed}"
+    [ "$rc" -eq 0 ] || grep -E '^(E  |FAILED|ERROR)|error:' "$log" | head -n 20
 }
 
 # The wheel holds the library that is there already: building another would test the compiler again.
@@ -78,16 +85,18 @@ folder=$(environment jax "$python" jax pytest) || exit 1
 tests "tests with JAX" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_jax.py
 if [ "${TORCH:-1}" = 0 ]; then
     folder=$(environment "$version" "$python" mypy build typing_extensions matplotlib jax) || exit 1
-    types=(--exclude '/(torch|hf|compat)')
+    tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" --exclude '/(torch|hf|compat)'
 else
     wait "$torch" || { tail -n 5 "$envs/torch.log" >&2; exit 1; }
     folder=$envs/torch
+    run_tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" & # one thread, beside the tests
+    types=$!
     export OMP_WAIT_POLICY=passive # torch's idle threads leave the processors to the library's
     tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,compat_3,peers,features,examples}.py
     tests "checks on the CPU" "$folder/bin/python" python/checks --device cpu --jobs 2 --groups torch options sparse hf compat jax # the GPU machine's, as far as a CPU goes
-    types=()
+    wait "$types"
+    count_tests "types (mypy)"
 fi
-tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" "${types[@]}"
 tests "wheel, clean install" wheel "$folder" "$python"
 tests "wheel, contents" "$folder/bin/python" tools/check_wheel.py --this-system "$envs"/dist/*.whl
 printf '%d passed, %d failed\n' $passed $failed
