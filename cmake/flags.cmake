@@ -27,6 +27,21 @@ set(attn_flags_avx512 ${attn_flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx51
 set(attn_flags_avx512bf16 ${attn_flags_avx512} -mavx512bf16)
 set(attn_flags_amx ${attn_flags_avx512bf16} -mavx512vbmi -mamx-tile -mamx-bf16)
 
+# Steps of AMX kernels that are written out where they are used (INLINE in src/cpu/vec/unroll.h) take most of the time of a
+# build for the CPU. AUTO: only where this machine can run them.
+set(ATTN_AMX_INLINE ON CACHE STRING
+    "ON: AMX kernels at their speed; OFF: compiled in a tenth of the time; AUTO: ON if this machine has AMX")
+set(attn_amx_inline ${ATTN_AMX_INLINE})
+if(attn_amx_inline STREQUAL "AUTO")
+  set(attn_amx_inline OFF)
+  if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo features REGEX "^flags.* amx_tile" LIMIT_COUNT 1)
+    if(features)
+      set(attn_amx_inline ON)
+    endif()
+  endif()
+endif()
+
 # Gives files in folders avx2, avx512, avx512bf16 and amx (tests: files named *_avx512.c) of the list their instruction
 # set; on other processors drops them and defines ATTN_NO_X86.
 function(attn_isa_flags list_name)
@@ -46,6 +61,9 @@ function(attn_isa_flags list_name)
       # Many loops that are inlined everywhere: a third of gcc's time for them is this analysis, and code is no better.
       if(file MATCHES "/amx/dense_fwd/" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
         list(APPEND flags -fno-tree-pta)
+      endif()
+      if(file MATCHES "/src/cpu/amx/" AND NOT attn_amx_inline)
+        list(APPEND flags -DATTN_AMX_CALLS=1)
       endif()
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${flags}")
     endif()

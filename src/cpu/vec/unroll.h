@@ -14,8 +14,8 @@
 #define UNROLL_SEEN  UNROLL
 #define NO_VECTOR(p) (void)0
 #endif
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define INLINE static inline /* their checks make so much of a step written out that it compiles for minutes */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ || defined ATTN_AMX_EMULATED || defined ATTN_AMX_CALLS
+#define INLINE static inline /* a step written out takes up to a minute to compile; these are not there for speed */
 #else
 #define INLINE static inline __attribute__((always_inline))
 #endif
