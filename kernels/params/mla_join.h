@@ -11,12 +11,13 @@ struct kp_mla_join_config {
 };
 
 #define KP_MLA_JOIN_STAGE 8192 /* bytes of keys of entries that shared memory holds at a time */
-/* Bytes for 32 keys of a range: a bit for each query and, with four or more, for each half; places. Later, of a table
- * of entries by key. */
-#define KP_MLA_JOIN_WORD(group) (4 * (group) + ((group) > 2 ? 8 : 0) + 8)
-#define KP_MLA_JOIN_TABLE       64
-#define KP_MLA_JOIN_TABLE_KEYS  65536
-#define KP_MLA_JOIN_STATIC      1536 /* static shared memory, at most */
+/* Bytes for 32 keys of a range: a bit for each query and, with four or more, for each half; places. Where there is a
+ * table: the entries by key, in their place; of pairs, their bits and, by 16 keys, bits and a place of each kind. */
+#define KP_MLA_JOIN_WORD(group)  (4 * (group) + ((group) > 2 ? 8 : 0) + 8)
+#define KP_MLA_JOIN_RANKS(group) ((group) == 2)
+#define KP_MLA_JOIN_TABLE(group) (KP_MLA_JOIN_RANKS(group) ? 32 : 64)
+#define KP_MLA_JOIN_TABLE_KEYS   65536
+#define KP_MLA_JOIN_STATIC       1536 /* static shared memory, at most */
 
 struct kp_mla_join {
     struct kp_mla in;                     /* indices, topk_length and the causal rule */

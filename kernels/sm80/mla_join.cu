@@ -9,13 +9,19 @@
  *   SLOTS  a slot's entry, from the table; where shared memory has no room for one: the place of the key's word and
  *          the bits below it
  *
- * The places depend on the bitmaps alone, and these on no order of threads. One range has all keys of most problems.
+ * Where one range has all keys, and there is room for a table:
+ *   pairs         SCAN leaves ranks, for 16 keys of each kind their bits and place in a word. SLOTS comes before EMIT:
+ *                 a slot finds its entry there, and puts its key at the entry's place if the other query's does not
+ *   groups of 16  MARK sets bits in 16 bits a key, which EMIT reads for all queries at once, transposes, and replaces
+ *                 by the entry, so that they become the table
+ *
+ * The places depend on the bits alone, and these on no order of threads. One range has all keys of most problems.
  * Of others, keys above a range are left for the next one, which begins at the smallest of them. Lists that name keys
  * again, of which fewer bits are set than they have valid slots, take the general way, too: uses are numbered, and
  * those of one number are marked, scanned and emitted together.
  *
  * Shared memory: 8 KiB, and for 32 keys of a range 4 bytes a query, 8 more with four queries or more, and 8; 64 where
- * that is less and a table is used. */
+ * that is less and a table is used, of pairs 32. */
 #include "kernels/sm80/mla_join_one_range.h"
 #include "kernels/sm80/mla_join_ranges.h"
 
@@ -28,6 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)
     j.bitmap = (uint32_t *)(dynamic + KP_MLA_JOIN_STAGE);
     j.half = j.bitmap + GROUP * j.words;
     j.place = (uint2 *)(GROUP > 2 ? j.half + 2 * j.words : j.half);
+    j.ranks = j.half;
     const bool whole = (int64_t)p.words * 32 >= p.in.seq_k;
     load_lists(&p, &statics.lists[0], p.from + blockIdx.x);
     __syncthreads();

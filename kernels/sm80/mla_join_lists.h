@@ -13,7 +13,10 @@ constexpr uint32_t WIDE = 1024 / THREADS; /* words that a thread scans side by s
 /* Kinds of entries: that both parts of the group have, queries 0 .. HALF - 1 alone, the others alone. */
 constexpr int KINDS = 3;
 /* A range of all keys leaves room for the table: its words are no smaller (src/cuda/sparse/mla_join.c). */
-constexpr bool TABLE_ALWAYS = KP_MLA_JOIN_WORD(GROUP) >= KP_MLA_JOIN_TABLE;
+constexpr bool TABLE_ALWAYS = KP_MLA_JOIN_WORD(GROUP) >= KP_MLA_JOIN_TABLE(GROUP);
+/* The table is ranks, by which a slot finds its entry; its 16 bits a key are those of the queries before. */
+constexpr bool RANKS = KP_MLA_JOIN_RANKS(GROUP), CELLS = GROUP == 16;
+static_assert(!CELLS || TABLE_ALWAYS, "bits of 32 keys are as many in cells as in bitmaps");
 constexpr uint32_t NO_KEY = ~0u, NO_SLOT = 0xffff;
 static_assert(GROUP >= 2 && GROUP <= 16 && WARPS % GROUP == 0 && WARPS <= 32, "whole warps for each query");
 
@@ -39,8 +42,9 @@ struct group_lists {
     struct lists *l;
     uint32_t (*share)[2][WARPS];
     void *stage;             /* keys of entries: uint16_t where a table is used, or uint32_t */
-    uint32_t *bitmap, *half; /* [GROUP][words], [words][2] */
+    uint32_t *bitmap, *half; /* [GROUP][words], or cells: 16 bits a key; [words][2] */
     uint2 *place;            /* [words], of the first three kinds, 16 bits each: within the kind and range */
+    uint32_t *ranks;         /* [KINDS][2 * words]: of 16 keys, bits of the kind, and in the upper half their place */
     int32_t *out;
     uint32_t words;
 };
@@ -115,14 +119,61 @@ template <uint32_t N> static __device__ __forceinline__ void load_words(const ui
     }
 }
 
-/* Places of each word's entries by kind, and how many bits are set. A thread has PER words side by side. */
-template <uint32_t PER> static __device__ __forceinline__ struct range scan(const struct group_lists *j) {
+static __device__ __forceinline__ uint32_t place_of(uint2 place, int kind) {
+    return kind == 0 ? place.x & 0xffff : kind == 1 ? place.x >> 16 : place.y;
+}
+static __device__ __forceinline__ uint32_t bits_of_kind(uint2 half, int kind) {
+    return kind == 0 ? half.x & half.y : kind == 1 ? half.x & ~half.y : half.y & ~half.x;
+}
+
+/* Ranks of the keys of word w. */
+static __device__ __forceinline__ void store_ranks(const struct group_lists *j, uint32_t w, uint2 half, uint2 place) {
+#pragma unroll
+    for (int k = 0; k < KINDS; k++) {
+        const uint32_t bits = bits_of_kind(half, k), low = place_of(place, k),
+                       high = low + (uint32_t)__popc(bits & 0xffff);
+        *(uint2 *)(j->ranks + 2 * ((uint32_t)k * j->words + w)) =
+            make_uint2(__byte_perm(bits, low, 0x5410), __byte_perm(bits, high, 0x5432));
+    }
+}
+
+/* Bits of even keys, then of odd ones, in the order of keys. */
+static __device__ __forceinline__ uint32_t interleave(uint32_t x) {
+    x = (x & 0xff0000ff) | (x & 0x0000ff00) << 8 | (x & 0x00ff0000) >> 8;
+    x = (x & 0xf00ff00f) | (x & 0x00f000f0) << 4 | (x & 0x0f000f00) >> 4;
+    x = (x & 0xc3c3c3c3) | (x & 0x0c0c0c0c) << 2 | (x & 0x30303030) >> 2;
+    return (x & 0x99999999) | (x & 0x22222222) << 1 | (x & 0x44444444) >> 1;
+}
+/* Of the cells of 32 keys: how many bits are set, and which keys queries of the first and of the second half have. */
+static __device__ __forceinline__ uint32_t read_cells(const uint4 *cells, uint32_t *first, uint32_t *second) {
+    constexpr uint32_t ALL = ((1u << HALF) - 1) * 0x10001;
+    uint32_t bits = 0, x = 0, y = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint4 four = cells[i];
+        const uint32_t cell[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            bits += (uint32_t)__popc(cell[k]);
+            x |= ((((cell[k] & ALL) + ALL) >> HALF) & 0x10001) << (4 * i + k);
+            y |= (((((cell[k] >> HALF) & ALL) + ALL) >> HALF) & 0x10001) << (4 * i + k);
+        }
+    }
+    *first = interleave(x), *second = interleave(y);
+    return bits;
+}
+
+/* Places of each word's entries by kind, or ranks, and how many bits are set. A thread has PER words side by side. */
+template <uint32_t PER, bool TO_RANKS = false, bool OF_CELLS = false>
+static __device__ __forceinline__ struct range scan(const struct group_lists *j) {
     struct range sum = {{0, 0, 0}, 0};
     uint32_t distinct = 0, turn = 0;
     for (uint32_t w0 = 0; w0 < j->words; w0 += THREADS * PER, turn ^= 1) {
         const uint32_t w = w0 + threadIdx.x * PER;
         uint32_t first[PER] = {}, second[PER] = {}, own[2] = {0, 0};
-        if (w < j->words) {
+        if (OF_CELLS && w < j->words) {
+            distinct += read_cells((const uint4 *)(j->bitmap + 16 * w), &first[0], &second[0]);
+        } else if (w < j->words) {
 #pragma unroll
             for (int r = 0; r < GROUP; r++) {
                 uint32_t bits[PER];
@@ -136,6 +187,8 @@ template <uint32_t PER> static __device__ __forceinline__ struct range scan(cons
                     distinct += (uint32_t)__popc(bits[i]);
                 }
             }
+        }
+        if (w < j->words) {
 #pragma unroll
             for (uint32_t i = 0; i < PER; i++) {
                 const uint32_t x = first[i], y = second[i];
@@ -149,8 +202,12 @@ template <uint32_t PER> static __device__ __forceinline__ struct range scan(cons
 #pragma unroll
             for (uint32_t i = 0; i < PER; i++) {
                 const uint32_t x = first[i], y = second[i];
-                j->place[w + i] = place;
-                if (GROUP > 2) *(uint2 *)(j->half + 2 * (w + i)) = make_uint2(x, y);
+                if (TO_RANKS) {
+                    store_ranks(j, w + i, make_uint2(x, y), place);
+                } else {
+                    j->place[w + i] = place;
+                    if (GROUP > 2) *(uint2 *)(j->half + 2 * (w + i)) = make_uint2(x, y);
+                }
                 place.x += (uint32_t)__popc(x & y) | (uint32_t)__popc(x & ~y) << 16;
                 place.y += (uint32_t)__popc(y & ~x);
             }
@@ -173,12 +230,6 @@ static __device__ __forceinline__ void clear(const struct group_lists *j) {
 static __device__ __forceinline__ uint2 group_bits(const struct group_lists *j, uint32_t w) {
     if (GROUP > 2) return *(const uint2 *)(j->half + 2 * w);
     return make_uint2(j->bitmap[w], j->bitmap[j->words + w]);
-}
-static __device__ __forceinline__ uint32_t place_of(uint2 place, int kind) {
-    return kind == 0 ? place.x & 0xffff : kind == 1 ? place.x >> 16 : place.y;
-}
-static __device__ __forceinline__ uint32_t bits_of_kind(uint2 half, int kind) {
-    return kind == 0 ? half.x & half.y : kind == 1 ? half.x & ~half.y : half.y & ~half.x;
 }
 
 /* The entry of a key of the range. */

@@ -4,17 +4,17 @@
 #define ATTN_SM80_MLA_JOIN_ONE_RANGE_H
 #include "kernels/sm80/mla_join_lists.h"
 
-/* Slots t .. t + 3 of a list of n; those that it does not have name no key. vector: slots that stand in whole 16
- * bytes. */
-static __device__ __forceinline__ uint4 load_slots(const int32_t *list, uint32_t t, uint32_t n, uint32_t vector) {
+/* Four slots of a list from `from` on, slot t of n; those that it does not have name no key. vector: slots that stand
+ * in whole 16 bytes. */
+static __device__ __forceinline__ uint4 load_slots(const int32_t *from, uint32_t t, uint32_t n, uint32_t vector) {
     uint4 key = {NO_KEY, NO_KEY, NO_KEY, NO_KEY};
     if (t < vector) {
-        key = __ldg((const uint4 *)(list + t));
+        key = __ldg((const uint4 *)from);
     } else if (t < n) {
-        key.x = (uint32_t)__ldg(&list[t]);
-        if (t + 1 < n) key.y = (uint32_t)__ldg(&list[t + 1]);
-        if (t + 2 < n) key.z = (uint32_t)__ldg(&list[t + 2]);
-        if (t + 3 < n) key.w = (uint32_t)__ldg(&list[t + 3]);
+        key.x = (uint32_t)__ldg(&from[0]);
+        if (t + 1 < n) key.y = (uint32_t)__ldg(&from[1]);
+        if (t + 2 < n) key.z = (uint32_t)__ldg(&from[2]);
+        if (t + 3 < n) key.w = (uint32_t)__ldg(&from[3]);
     }
     return key;
 }
@@ -38,14 +38,15 @@ static __device__ __forceinline__ struct part_of_list part_of(const struct lists
  * a warp asks once for all of its slots. */
 static __device__ __forceinline__ bool load_batch(const struct part_of_list *x, uint32_t t, uint4 (&batch)[BATCH]) {
     const uint32_t lane = threadIdx.x & 31;
+    const int32_t *from = x->list + t + lane * 4;
     uint32_t largest = 0;
     if (t + (BATCH - 1) * STEP + 128 <= x->vector) {
-        const uint4 *from = (const uint4 *)(x->list + t) + lane;
 #pragma unroll
-        for (uint32_t i = 0; i < BATCH; i++) batch[i] = __ldg(from + i * (STEP / 4));
+        for (uint32_t i = 0; i < BATCH; i++) batch[i] = __ldg((const uint4 *)(from + i * STEP));
     } else {
 #pragma unroll
-        for (uint32_t i = 0; i < BATCH; i++) batch[i] = load_slots(x->list, t + lane * 4 + i * STEP, x->n, x->vector);
+        for (uint32_t i = 0; i < BATCH; i++)
+            batch[i] = load_slots(from + i * STEP, t + lane * 4 + i * STEP, x->n, x->vector);
     }
 #pragma unroll
     for (uint32_t i = 0; i < BATCH; i++)
@@ -61,22 +62,29 @@ struct kept_keys {
     uint2 key[KEPT][BATCH]; /* 16 bits each */
 };
 
+/* Sets the bit of a key, in its cell that of the query, `one`. */
+static __device__ __forceinline__ void set_key(uint32_t *bitmap, uint32_t key, uint32_t one) {
+    if (CELLS)
+        atomicOr(&bitmap[key / 2], key & 1 ? one << 16 : one);
+    else
+        atomicOr(&bitmap[key / 32], __funnelshift_l(0, 1, key));
+}
 /* Marks the keys of a batch, and returns how many are valid. */
 static __device__ __forceinline__ uint32_t mark_batch(uint32_t *bitmap, const uint4 (&batch)[BATCH], bool all,
-                                                      uint32_t keys) {
+                                                      uint32_t keys, uint32_t one) {
     uint32_t valid = all ? 4 * BATCH : 0;
 #pragma unroll
     for (uint32_t i = 0; i < BATCH; i++) {
         const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
         if (all) {
 #pragma unroll
-            for (int y = 0; y < 4; y++) atomicOr(&bitmap[key[y] / 32], __funnelshift_l(0, 1, key[y]));
+            for (int y = 0; y < 4; y++) set_key(bitmap, key[y], one);
         } else {
 #pragma unroll
             for (int y = 0; y < 4; y++) {
                 if (key[y] >= keys) continue;
                 valid++;
-                atomicOr(&bitmap[key[y] / 32], __funnelshift_l(0, 1, key[y]));
+                set_key(bitmap, key[y], one);
             }
         }
     }
@@ -84,7 +92,8 @@ static __device__ __forceinline__ uint32_t mark_batch(uint32_t *bitmap, const ui
 }
 static __device__ __forceinline__ void mark_whole(const struct group_lists *j, struct kept_keys *kept) {
     const struct part_of_list x = part_of(j->l);
-    uint32_t *bitmap = j->bitmap + x.r * j->words, valid = 0;
+    const uint32_t one = 1u << x.r;
+    uint32_t *bitmap = CELLS ? j->bitmap : j->bitmap + x.r * j->words, valid = 0;
 #pragma unroll
     for (uint32_t b = 0; b < KEPT; b++) {
         const uint32_t t = x.first + b * BATCH * STEP;
@@ -92,7 +101,7 @@ static __device__ __forceinline__ void mark_whole(const struct group_lists *j, s
         if (t >= x.n) continue;
         uint4 batch[BATCH];
         const bool all = load_batch(&x, t, batch);
-        valid += mark_batch(bitmap, batch, all, x.keys);
+        valid += mark_batch(bitmap, batch, all, x.keys, one);
 #pragma unroll
         for (uint32_t i = 0; i < BATCH; i++)
             kept->key[b][i] =
@@ -102,7 +111,7 @@ static __device__ __forceinline__ void mark_whole(const struct group_lists *j, s
     for (uint32_t t = x.first + KEPT * BATCH * STEP; t < x.n; t += BATCH * STEP) {
         uint4 batch[BATCH];
         const bool all = load_batch(&x, t, batch);
-        valid += mark_batch(bitmap, batch, all, x.keys);
+        valid += mark_batch(bitmap, batch, all, x.keys, one);
     }
     valid = __reduce_add_sync(~0u, valid);
     if ((threadIdx.x & 31) == 0 && valid) atomicAdd(&j->l->valid[x.r], valid);
@@ -148,7 +157,7 @@ template <typename KEY> static __device__ __forceinline__ uint4 staged_keys(cons
         return make_uint4(x.x & 0xffff, x.x >> 16, x.y & 0xffff, x.y >> 16);
     }
 }
-/* The entries of staged keys e .. e + 3, which are window + e + ..., in the table; those from n on are none. */
+/* The entries of staged keys, `entry` and the next three, in the table; those from n on are none. */
 static __device__ __forceinline__ void enter_keys(uint16_t *table, uint4 key, uint32_t entry, uint32_t n) {
     if (entry < n) table[key.x] = (uint16_t)entry;
     if (entry + 1 < n) table[key.y] = (uint16_t)(entry + 1);
@@ -156,11 +165,10 @@ static __device__ __forceinline__ void enter_keys(uint16_t *table, uint4 key, ui
     if (entry + 3 < n) table[key.w] = (uint16_t)(entry + 3);
 }
 
-/* Of pairs, the staged keys of the entries window .. window + end - 1, and their bits, which the kinds tell. table:
- * their entries there, too; the bitmaps in its place are not needed any more. */
+/* Of pairs, the staged keys of the entries window .. window + end - 1, and their bits, which the kinds tell. */
 template <typename KEY>
 static __device__ __forceinline__ void emit_pairs(const struct group_lists *j, const uint32_t (&start)[KINDS],
-                                                  uint32_t n, uint32_t window, uint32_t end, uint16_t *table) {
+                                                  uint32_t n, uint32_t window, uint32_t end) {
     int32_t *keys = j->out + j->p->keys + window;
     uint32_t *bits = (uint32_t *)j->out + j->p->bits + window / 16;
     const bool aligned = !((uintptr_t)keys & 15);
@@ -170,7 +178,6 @@ static __device__ __forceinline__ void emit_pairs(const struct group_lists *j, c
         uint4 key = {NO_KEY, NO_KEY, NO_KEY, NO_KEY};
         if (window + e < n) {
             key = staged_keys((const KEY *)j->stage, e);
-            if (table) enter_keys(table, key, window + e, n);
             if (window + e + 1 >= n) key.y = NO_KEY;
             if (window + e + 2 >= n) key.z = NO_KEY;
             if (window + e + 3 >= n) key.w = NO_KEY;
@@ -213,29 +220,51 @@ static __device__ __forceinline__ void emit_ballots(const struct group_lists *j,
     }
 }
 
-/* The same where one range has all n entries, and the empty ones past them. Ends with a barrier. true: the table has
- * their entries. */
-template <typename KEY>
-static __device__ __forceinline__ bool emit_whole(const struct group_lists *j, const uint32_t (&start)[KINDS],
-                                                  uint32_t n) {
-    constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(KEY);
-    const uint32_t padded = (n + 127) / 128 * 128;
-    const bool entered = GROUP == 2 && sizeof(KEY) == 2 && j->p->slots && padded <= STAGE;
-    for (uint32_t window = 0; window < padded; window += STAGE) {
-        if (n <= STAGE)
-            stage_keys<true, KEY>(j, start, window);
-        else
-            stage_keys<false, KEY>(j, start, window);
-        if (threadIdx.x < 3 && n + threadIdx.x - window < STAGE) ((KEY *)j->stage)[n + threadIdx.x - window] = 0;
-        __syncthreads();
-        const uint32_t end = min(STAGE, padded - window);
-        if (GROUP == 2)
-            emit_pairs<KEY>(j, start, n, window, end, entered ? (uint16_t *)j->bitmap : nullptr);
-        else
-            emit_ballots<KEY>(j, n, window, end);
-        __syncthreads();
+/* 16 lanes' 16 bits, bit r of lane l to bit l of lane r: four exchanges with the lane d away, of the bits that `keep`
+ * does not have. */
+struct transpose {
+    uint32_t keep[4], turn[4];
+};
+static __device__ __forceinline__ struct transpose transpose_of_lane(void) {
+    struct transpose t;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t d = 8u >> i, low = i == 0 ? 0x00ff : i == 1 ? 0x0f0f : i == 2 ? 0x3333 : 0x5555;
+        t.keep[i] = 0xffff0000 | (threadIdx.x & d ? 0xffff & ~low : low);
+        t.turn[i] = threadIdx.x & d ? 32 - d : d;
     }
-    return entered;
+    return t;
+}
+static __device__ __forceinline__ uint32_t transposed(const struct transpose *t, uint32_t x) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t other = __shfl_xor_sync(~0u, x, 8 >> i);
+        x = (x & t->keep[i]) | (__funnelshift_l(other, other, t->turn[i]) & ~t->keep[i]);
+    }
+    return x;
+}
+/* Of groups with cells, which then have the entry, where slots are wanted. */
+static __device__ __forceinline__ void emit_cells(const struct group_lists *j, uint32_t n, uint32_t window,
+                                                  uint32_t end) {
+    const uint16_t *stage = (const uint16_t *)j->stage;
+    uint16_t *cells = (uint16_t *)j->bitmap;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool slots = j->p->slots;
+    const struct transpose turns = transpose_of_lane();
+    int32_t *to = j->out + j->p->keys + window + threadIdx.x;
+    uint32_t *bits_to = (uint32_t *)j->out + j->p->bits + (window / 64 + warp / 2) * 2 * GROUP + lane * 2 + warp % 2;
+#pragma unroll 1
+    for (uint32_t e = threadIdx.x; e < end; e += THREADS, to += THREADS, bits_to += THREADS / 32 * GROUP) {
+        uint32_t key = NO_KEY, cell = 0;
+        if (window + e < n) {
+            key = stage[e];
+            cell = cells[key];
+            if (slots) cells[key] = (uint16_t)(window + e);
+        }
+        *to = (int32_t)key;
+        const uint32_t bits = transposed(&turns, cell), upper = __shfl_down_sync(~0u, bits, 16);
+        if (lane < GROUP) *bits_to = bits | upper << 16;
+    }
 }
 
 /* The entries of keys, in the place of all bits; `entries` of them, the keys of which are staged if they fit. */
@@ -301,6 +330,130 @@ static __device__ __forceinline__ void write_slots(const struct group_lists *j, 
     }
 }
 
+/* Where a query's slots find their entries, by ranks of the entries of both queries, and of its own. */
+struct query_ranks {
+    const uint32_t *both;
+    uint32_t own, start; /* words from there to its own; the place of its own entries, in the upper 16 bits */
+    bool first;          /* it puts keys of both queries at their places, too */
+};
+/* One more than a key's entry. puts: this slot puts the key at its place. */
+static __device__ __forceinline__ uint32_t rank_of(const struct query_ranks *q, uint32_t key, bool *puts) {
+    const uint32_t *from = q->both + (key >> 4), up = ~key & 15;
+    uint32_t x = *from;
+    const bool both = (int32_t)((x << 16) << up) < 0;
+    if (!both) x = from[q->own] + q->start;
+    *puts = q->first || !both;
+    return (x >> 16) + (uint32_t)__popc((x << 16) << up);
+}
+
+struct ranked_slots {
+    struct part_of_list part;
+    struct query_ranks ranks;
+    int32_t *to;
+};
+static __device__ __forceinline__ struct ranked_slots ranked_slots_of(const struct group_lists *j,
+                                                                      const uint32_t (&start)[KINDS]) {
+    struct ranked_slots s;
+    s.part = part_of(j->l);
+    const bool first = s.part.r == 0;
+    s.ranks = {j->ranks, (first ? 2 : 4) * j->words, (first ? start[1] : start[2]) << 16, first};
+    s.to = j->out + j->p->slots + s.part.r * j->p->slots_row;
+    return s;
+}
+/* Keys of the entries window .. window + STAGE - 1 to their places, and each slot's entry, of those batches of the warp
+ * that `again` has a bit of, and of what registers have not kept. */
+static __device__ __forceinline__ void rank_again(const struct group_lists *j, const struct ranked_slots *s,
+                                                  uint32_t window, uint32_t again) {
+    constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(uint16_t);
+    uint16_t *stage = (uint16_t *)j->stage;
+    const uint32_t row = 2 * (uint32_t)j->p->slots_row;
+    uint32_t number = again & ((1u << KEPT) - 1) ? 0 : KEPT * BATCH; /* of the lane's four slots */
+    uint32_t slot = s->part.first + (threadIdx.x & 31) * 4 + number * STEP;
+#pragma unroll 1
+    for (; slot < row; slot += STEP, number++) {
+        if (number < KEPT * BATCH && !(again >> number / BATCH & 1)) continue;
+        const uint4 four = load_slots(s->part.list + slot, slot, s->part.n, s->part.vector);
+        const uint32_t key[4] = {four.x, four.y, four.z, four.w};
+        uint32_t entry[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++) {
+            bool puts = false;
+            uint32_t rank = 0;
+            if (key[y] < s->part.keys) rank = rank_of(&s->ranks, key[y], &puts);
+            if (puts && rank - 1 - window < STAGE) stage[rank - 1 - window] = (uint16_t)key[y];
+            entry[y] = (rank - 1) & NO_SLOT;
+        }
+        s->to[slot / 2] = (int32_t)(entry[0] | entry[1] << 16);
+        s->to[slot / 2 + 1] = (int32_t)(entry[2] | entry[3] << 16);
+    }
+}
+/* The same where one window has all entries. */
+static __device__ __forceinline__ void rank_slots(const struct group_lists *j, const struct ranked_slots *s,
+                                                  const struct kept_keys *kept) {
+    uint16_t *stage = (uint16_t *)j->stage - 1;
+    int32_t *to = s->to + (s->part.first + (threadIdx.x & 31) * 4) / 2;
+    uint32_t again = ~0u;
+    if (!((uintptr_t)s->to & 7)) {
+#pragma unroll
+        for (uint32_t b = 0; b < KEPT; b++) {
+            if (kept->key[b][0].x == ~0u) continue;
+            again ^= 1u << b;
+#pragma unroll
+            for (uint32_t i = 0; i < BATCH; i++) {
+                const uint2 keys = kept->key[b][i];
+                const uint32_t key[4] = {keys.x & 0xffff, keys.x >> 16, keys.y & 0xffff, keys.y >> 16};
+                uint32_t rank[4];
+                bool puts[4];
+#pragma unroll
+                for (int y = 0; y < 4; y++) rank[y] = rank_of(&s->ranks, key[y], &puts[y]);
+#pragma unroll
+                for (int y = 0; y < 4; y++)
+                    if (puts[y]) stage[rank[y]] = (uint16_t)key[y];
+                *(uint2 *)(to + (b * BATCH + i) * (STEP / 2)) = /* ranks are 1 or more */
+                    make_uint2(__byte_perm(rank[0], rank[1], 0x5410) - 0x10001,
+                               __byte_perm(rank[2], rank[3], 0x5410) - 0x10001);
+            }
+        }
+    }
+    rank_again(j, s, 0, again);
+}
+
+/* All n entries, and the empty ones past them; by ranks, if there are, slots too. Ends with a barrier. */
+template <typename KEY>
+static __device__ __forceinline__ void emit_whole(const struct group_lists *j, const uint32_t (&start)[KINDS],
+                                                  uint32_t n, bool ranks, const struct kept_keys *kept) {
+    constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(KEY);
+    const uint32_t padded = (n + 127) / 128 * 128;
+    const bool has_slots = threadIdx.x / 32 / SHARE < (uint32_t)j->l->queries;
+    uint32_t window = 0;
+    do { /* slots are written where there are no entries, too */
+        if (RANKS && sizeof(KEY) == 2 && ranks) {
+            if (has_slots) {
+                const struct ranked_slots s = ranked_slots_of(j, start);
+                if (n <= STAGE)
+                    rank_slots(j, &s, kept);
+                else
+                    rank_again(j, &s, window, ~0u);
+            }
+        } else if (n <= STAGE) {
+            stage_keys<true, KEY>(j, start, window);
+        } else {
+            stage_keys<false, KEY>(j, start, window);
+        }
+        if (threadIdx.x < 3 && n + threadIdx.x - window < STAGE) ((KEY *)j->stage)[n + threadIdx.x - window] = 0;
+        __syncthreads();
+        const uint32_t end = min(STAGE, padded - window);
+        if (GROUP == 2)
+            emit_pairs<KEY>(j, start, n, window, end);
+        else if (CELLS)
+            emit_cells(j, n, window, end);
+        else
+            emit_ballots<KEY>(j, n, window, end);
+        __syncthreads();
+        window += STAGE;
+    } while (window < padded);
+}
+
 /* Lists of the next group come to the second-level cache meanwhile. */
 static __device__ __forceinline__ void prefetch_lists(const struct lists *l) {
     const uint32_t lane = threadIdx.x & 31, r = threadIdx.x / 32 / SHARE;
@@ -318,7 +471,14 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
     mark_whole(j, &kept);
     __syncthreads();
     if (next_group < j->p->until) prefetch_lists(next);
-    const struct range range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
+    const bool ranks = RANKS && j->p->table && j->p->slots;
+    struct range range;
+    if (CELLS)
+        range = scan<1, false, CELLS>(j);
+    else if (ranks)
+        range = j->words >= THREADS * WIDE ? scan<WIDE, RANKS>(j) : scan<1, RANKS>(j);
+    else
+        range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
     __syncthreads();
     const uint32_t n = range.n[0] + range.n[1] + range.n[2];
     const uint32_t lane = threadIdx.x & 31, valid = __reduce_add_sync(~0u, lane < GROUP ? j->l->valid[lane] : 0);
@@ -330,12 +490,12 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
     if (write_header(j, n)) return true;
     const uint32_t start[KINDS] = {0, range.n[0], range.n[0] + range.n[1]};
     if (TABLE_ALWAYS || j->p->table) {
-        const bool entered = emit_whole<uint16_t>(j, start, n);
-        if (!j->p->slots) return true;
-        if (!entered) fill_table(j, n);
+        emit_whole<uint16_t>(j, start, n, ranks, &kept);
+        if (RANKS || !j->p->slots) return true;
+        if (!CELLS) fill_table(j, n);
         write_slots<true>(j, start, &kept);
     } else {
-        emit_whole<uint32_t>(j, start, n);
+        emit_whole<uint32_t>(j, start, n, false, &kept);
         if (j->p->slots) write_slots<false>(j, start, &kept);
     }
     return true;

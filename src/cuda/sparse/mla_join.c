@@ -22,7 +22,8 @@ static struct geometry lay_out(const struct kp_mla_join_config *c, const struct 
     struct geometry g = {.total = p->batch * attn_core_joined_layout(p).groups};
     const int64_t half = l->shared_per_sm / 2 - SYSTEM_BYTES;
     const int64_t most = attn_cuda_lesser(l->shared_per_block, half) - KP_MLA_JOIN_STATIC - KP_MLA_JOIN_STAGE;
-    const int64_t word = KP_MLA_JOIN_WORD(c->group), wide = word > KP_MLA_JOIN_TABLE ? word : KP_MLA_JOIN_TABLE;
+    const int64_t word = KP_MLA_JOIN_WORD(c->group), table = KP_MLA_JOIN_TABLE(c->group);
+    const int64_t wide = word > table ? word : table;
     const int64_t all = (attn_cuda_blocks(p->seq_k < 1 ? 1 : p->seq_k, 32) + 3) / 4 * 4;
     g.table = p->seq_k <= KP_MLA_JOIN_TABLE_KEYS && all * wide <= most;
     /* where words are as wide as a table's, the kernel takes a range of all keys to have a table */
