@@ -12,7 +12,8 @@ usage: tools/sim_coverage.py FOLDER [--kernel GLOB] [--lines] [--least PERCENT] 
   --ptx FOLDER     kernels with a file NAME.ptx there count, too, if they never ran
   --unreachable FILE
                    instructions that no problem reaches, by lines of the sources: kernels (globs), file, a part of the
-                   line's text, reason, separated by tabs. They count as reached, and --lines leaves them out; fail if
+                   line's text, reason, separated by tabs; file -: the text is an instruction, with those behind it up to
+                   the next branch. They count as reached, and --lines leaves them out; fail if
                    a kernel has more than 5 % of them or, with --floors, if no kernel that ran has such a line
 """
 import argparse
@@ -123,6 +124,7 @@ class Unreachable:
         out = set()
         for e in mine:
             e["ran"] = 1
+        out |= self.ways(mine, table)
         for key, executed in table.items():
             for e in mine:
                 file = key[2].rpartition(":")[0]
@@ -130,6 +132,20 @@ class Unreachable:
                     e["found"] = 1
                     if not executed:
                         out.add(key)
+        return out
+
+    @staticmethod
+    def ways(mine, table):
+        """What no lane executed from a listed instruction to the next branch."""
+        out, on_way = set(), False
+        listed = {e["text"]: e for e in mine if e["file"] == "-"}
+        for key in sorted(table, key=lambda k: int(k[0])):
+            if key[1] in listed:
+                listed[key[1]]["found"], on_way = 1, True
+            on_way = on_way and not table[key]
+            if on_way:
+                out.add(key)
+            on_way = on_way and not key[1].startswith("bra")
         return out
 
     def stale(self):
