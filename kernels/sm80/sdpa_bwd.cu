@@ -105,7 +105,7 @@ static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile,
         if (caps && !whole && is_marked(__uint_as_float(shared_load32(base + SHIFT + 4 * r)))) {
             const uint32_t q = q_tile + tile_at(PITCH, r, c);
             shared_store128(q, stand_in128(shared_load128(q)));
-            shared_store32(base + ANY_MARKED, 1);
+            shared_or32(base + ANY_MARKED, 1);
         }
         if (!whole) continue;
         if (row_chunk_bad(q_tile + tile_at(PITCH, r, c))) shared_or32(base + BAD_ROWS + 4 * (r >> 5), 1u << (r & 31));

@@ -73,7 +73,7 @@ static __device__ __forceinline__ int clean_rows(const struct rows *tile, uint32
             if (is_marked(__uint_as_float(shared_load32(stats + 4 * (ROWS + r))))) {
                 const uint32_t q = chunk_of(tile->q, Q_SLICE, r, c);
                 shared_store128(q, stand_in128(shared_load128(q)));
-                shared_store32(notes - BAD_DOUT + ANY_MARKED, 1);
+                shared_or32(notes - BAD_DOUT + ANY_MARKED, 1);
             }
 #endif
             continue;
