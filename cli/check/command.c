@@ -206,7 +206,8 @@ static uint64_t case_seed(uint64_t seed, int32_t op, int32_t dtype, int64_t repe
     struct attn_cli_rng r;
     attn_cli_rng_seed(&r, seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(op * 16 + dtype) * UINT64_C(1000003) +
                               (uint64_t)repeat);
-    return attn_cli_rng_u64(&r) >> 16; /* short enough to type */
+    const uint64_t bits = attn_cli_rng_u64(&r);
+    return bits >> 16 | (bits & 1) << 48; /* short enough to type; those from 46 on choose kinds of data */
 }
 
 /* ---- random problems -----------------------------------------------------------------------------------------------
