@@ -126,6 +126,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     endforeach()
     attn_sim_check(check_infinite_key_softcap_mask sdpa_bwd_sm80_f16_d64_full 4042981091873
                    "sdpa_bwd hq=2 hk=1 sq=100 sk=200 d=64 f16 softcap=3 mask=bool align=16" ATTNSIM_SMS=3)
+    # In f64, without a softcap, in tiles all of whose pairs are visible: a key whose infinity makes scores of -inf, which is
+    # left out of dq as a hidden one is.
+    foreach(row sm80_f64_d64 sm90_f64_d64)
+      attn_sim_check(check_infinite_key_f64_short_${row} sdpa_bwd_${row} 28636093259648
+                     "sdpa_bwd hq=3 hk=1 sq=24 sk=169 d=80 f64 bottom_right lse_empty_plus_inf deterministic" ATTNSIM_GPU=h100)
+      attn_sim_check(check_infinite_key_f64_window_${row} sdpa_bwd_${row} 512760836784460
+                     "sdpa_bwd hq=3 hk=1 sq=63 sk=65 d=128 dv=72 f64 bottom_right deterministic right=3" ATTNSIM_GPU=h100)
+    endforeach()
     # Rows without a gradient beside NaN: a sink of +inf where V has one; q has one where lse is but the sink's.
     foreach(row bf16_d64 bf16_d256)
       set(problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")

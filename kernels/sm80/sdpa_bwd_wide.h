@@ -107,9 +107,11 @@ static __device__ __forceinline__ void plain_cells(uint32_t stats, const struct 
 #pragma unroll
         for (int y = 0; y < 4; y++) {
             const num l = OWN_KEYS ? lse[y & 1] : own->lse[y >> 1], sh = OWN_KEYS ? shift[y & 1] : own->shift[y >> 1];
-            const num s = exp_num(multiply_add(rS[n][y], unit_s, -l)), d = multiply_add(rD[n][y], unit_d, -sh);
-            rS[n][y] = s;
-            rD[n][y] = multiply_add(s, d, 0);
+            const num x = multiply_add(rS[n][y], unit_s, -l);
+            const num s = exp_num(x), d = multiply_add(rD[n][y], unit_d, -sh);
+            const int none = WIDE_F64 && x == -(num)INF; /* an infinity of q or k: hidden, as finish_cells has it */
+            rS[n][y] = none ? (num)-0.0 : s;
+            rD[n][y] = none ? (num)-0.0 : multiply_add(s, d, 0);
         }
     }
 }
