@@ -119,6 +119,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       attn_sim_check(check_infinite_key_softcap_${row} sdpa_bwd_${row} ${seed}
                      "sdpa_bwd hq=2 hk=1 sq=200 sk=200 ${dim} ${dtype} causal softcap=3 align=16" ATTNSIM_GPU=${gpu} ATTNSIM_SMS=3)
     endforeach()
+    # Heads of a group whose dout differs by 2^9, scores that a softcap flattens: dS in f16 have one factor.
+    set(problem "sdpa_bwd hq=2 hk=1 sq=51 sk=76 d=128 f16 softcap=30 align=16")
+    foreach(row sm80_f16_d128_full sm80_f16_d128_full_ordered sm80_f16_d256_full)
+      attn_sim_check(check_uneven_heads_${row} sdpa_bwd_${row} 409965880580830
+                     "sdpa_bwd hq=2 hk=1 sq=51 sk=76 d=128 f16 sink lse_empty_plus_inf dlse grad_mask grad_alibi grad_sink softcap=30 alibi=distance mask=f16 align=16")
+    endforeach()
+    attn_sim_check(check_uneven_heads_wgmma_sm90_f16_d128_mod sdpa_bwd_wgmma_sm90_f16_d128_mod 409965880580830 "${problem}" ATTNSIM_GPU=h100)
+    attn_sim_check(check_uneven_heads_sm100_f16_d128_mod sdpa_bwd_sm100_f16_d128_mod 409965880580830 "${problem}" ATTNSIM_GPU=b200)
     # In order; with a mask that hides some of them.
     foreach(row sm80_f16_d64_full wgmma_sm90_f16_d64_mod)
       attn_sim_check(check_infinite_key_softcap_ordered_${row} sdpa_bwd_${row}_ordered 4042981091873

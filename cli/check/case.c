@@ -103,9 +103,11 @@ static int make_want(struct check_case *c, int32_t role) {
     w->terms = calloc(rows, sizeof *w->terms);
     w->roundings = calloc(rows, sizeof *w->roundings);
     w->noise = calloc(rows, sizeof *w->noise);
+    w->lost = calloc(rows, sizeof *w->lost);
     w->score = calloc(rows, sizeof *w->score);
     w->kind = calloc(rows, 1);
-    return w->want && w->plain && (!half || w->half) && w->terms && w->roundings && w->noise && w->score && w->kind
+    return w->want && w->plain && (!half || w->half) && w->terms && w->roundings && w->noise && w->lost && w->score &&
+                   w->kind
                ? 0
                : -1;
 }
@@ -166,7 +168,7 @@ void attn_cli_check_case_free(struct check_case *c) {
     for (int role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_want *w = &c->want[role];
         attn_cli_check_drop(&c->t[role]);
-        free(w->want), free(w->plain), free(w->half), free(w->terms), free(w->roundings), free(w->noise),
+        free(w->want), free(w->plain), free(w->half), free(w->terms), free(w->roundings), free(w->noise), free(w->lost),
             free(w->score), free(w->kind);
     }
     free(c->seq);

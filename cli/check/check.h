@@ -83,6 +83,7 @@ struct check_want {
     double *roundings; /* per row: most that 16-bit roundings of the summands may add up to, over their epsilon */
     double peak;       /* sparse: square of the largest of all summands, slots of one kv row taken together */
     double *noise;     /* per row: size of the intermediate results whose rounding error reaches the row      */
+    double *lost;      /* per row: what f16 on a GPU loses of small dS, which share their factor with large ones */
     double *score;     /* per row: largest score whose probability matters                                   */
     uint8_t *kind;     /* per row: CHECK_ROW_*                                                               */
 };
@@ -198,6 +199,7 @@ struct check_bound {
     double cosine;   /* also 1 - 2 sum xy / sum (x^2 + y^2); < 0 = not asked */
     double slack;    /* absolute bounds: half a spacing of the output dtype, relative */
     double tiny;     /* per element, what underflow may take away                               */
+    bool loses;      /* the row's `lost` is added: a GPU's f16                                  */
     bool zero_exact; /* elements that are exactly 0, since their slots take no part, must be 0 */
     bool inf_or_nan; /* what is not finite may be either (docs/semantics.md: infinities) */
     bool lost_nan;   /* 0 times an infinity, which may be left out: where NaN is wanted, anything may stand */

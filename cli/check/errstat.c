@@ -133,7 +133,7 @@ static void scan_row(struct scan *s, int64_t row) {
     }
     if (!numbers) return;
     double norm = sqrt(refs), size = fmax(fmax(norm, s->typical), fmax(w->terms[row], (norm + w->roundings[row]) / 2));
-    double noise = b->eps * w->noise[row] + b->tiny * sqrt((double)w->cols),
+    double noise = b->eps * w->noise[row] + b->tiny * sqrt((double)w->cols) + (b->loses ? w->lost[row] : 0),
            bound = tolerance(b, w->score[row]) * size + noise, error = sqrt(errors);
     double ratio = worse(error, bound);
     if (ratio > 1) { /* mark the elements that carry the error, at least the largest */

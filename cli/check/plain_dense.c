@@ -94,6 +94,9 @@ struct work {
     double *along_q, *squares, *along_k; /* rows like dk's; the same without direction; one row */
     struct steps *steps;                 /* of a head's dS with each key */
     double *few_steps;                   /* of all heads: what roundings() takes */
+    double *lost_k;                      /* dk's rows: plain sum of what they lose */
+    double *alike_k, *alike_q;           /* of it what may err in one direction: vectors; of a row of dq */
+    double bound_ds;                     /* of the key head, which f16 rows make its factor of; else 0 */
     bool one_dout, one_v;
     double heads_alike;        /* heads of a group that share rows of dout one by one, else 1 */
     bool keys_alike, ds_alike; /* roundings of P, and of dS, of the keys of a row */
@@ -189,6 +192,34 @@ static double roundings(const struct check_case *c, int32_t role, double sum, do
     const double independent = root * (1 + 4 / sqrt((double)cols)) / sqrt(3.0),
                  dependent = few_steps * fmin(1, 2 / sqrt((double)cols));
     return alike && cols < FEW ? sum : fmin(sum, fmax(independent, dependent));
+}
+
+/* Most that a dS in f16 loses, which one factor brings to the bound's size, and a row of such: numerics.md. */
+static double loss_of(const struct work *w, double ds) {
+    return fabs(ds) < 0x1p-28 * w->bound_ds ? fmin(fabs(ds), 0x1p-39 * w->bound_ds) : 0;
+}
+static double row_loss(double sum, double squares, const double *alike, int64_t cols) {
+    return fmin(sum, sqrt(squares) * (1 + 4 / sqrt((double)cols)) + sqrt(attn_cli_check_dot(alike, alike, cols)));
+}
+static double largest_ds(const struct work *w, int64_t b, int64_t hk) {
+    const struct check_case *c = w->c;
+    const int64_t group = c->p.heads_q / c->p.heads_k, dv = c->p.dim_v;
+    double most_do = 0, most_v = 0, shift = 0;
+    for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+        for (int64_t i = 0; i < c->seq[b].sq; i++) {
+            const int64_t row = attn_cli_check_q_row(c, b, h, i);
+            if (isinf(c->t[ATTN_ROLE_LSE].val[row])) continue;
+            double x =
+                fabs(attn_cli_check_dot(c->t[ATTN_ROLE_OUT].val + row * dv, c->t[ATTN_ROLE_DOUT].val + row * dv, dv));
+            if (check_has(c, ATTN_DLSE)) x += fabs(c->t[ATTN_ROLE_DLSE].val[row] / w->to_natural);
+            if (isfinite(x)) shift = fmax(shift, x);
+            most_do = fmax(most_do, w->norm_do[row]);
+        }
+    for (int64_t j = 0; j < c->seq[b].sk; j++) {
+        const int64_t key = attn_cli_check_k_row(c, b, hk, j);
+        if (key >= 0) most_v = fmax(most_v, w->norm_v[key]);
+    }
+    return most_do * most_v + shift;
 }
 
 /* The part of the summands' plain sum that their roundings may reach for lying on few steps of the type, where which
@@ -327,6 +358,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     double dlse = check_has(c, ATTN_DLSE) ? c->t[ATTN_ROLE_DLSE].val[row] / w->to_natural : 0;
     double delta = attn_cli_check_dot(out, dout, dv), half_delta = attn_cli_check_round(delta, w->dtype);
     double delta_size = w->norm_o[row] * w->norm_do[row] + fabs(dlse), terms_q = 0, sum_q = 0, noise_q = 0, pull = 0;
+    double lost_sum = 0, lost_squares = 0;
     struct steps steps_q = {0};
     for (int64_t j = 0; j < l->n; j++) {
         int64_t key = l->key[j];
@@ -371,6 +403,15 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         double a = flat * w->norm_k[key], e = size * w->norm_k[key], f = flat * w->norm_q[row],
                s = size * w->norm_q[row];
         double o = prob * w->norm_do[row];
+        const double loss = fabs(w->scale) * loss_of(w, g * l->bend[j]);
+        if (loss > 0) {
+            const double of_k = loss * w->norm_k[key], of_q = loss * w->norm_q[row];
+            lost_sum += of_k, lost_squares += of_k * of_k;
+            w->lost_k[key] += of_q, dk->lost[key] += of_q * of_q;
+            const double alike = 4 * loss >= fabs(flat) ? copysign(loss, flat) : 0;
+            if (w->norm_k[key] > 0) axpy(w->alike_q, alike, k, d);
+            if (w->norm_q[row] > 0) axpy(w->alike_k + key * d, alike, q, d);
+        }
         terms_q += a * a;
         sum_q += fabs(a);
         add_step(&steps_q, flat, fabs(a));
@@ -385,6 +426,10 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         dk->kind[key] = dvw->kind[key] = CHECK_ROW_NORMAL;
         dk->score[key] = fmax(dk->score[key], l->score);
         dvw->score[key] = fmax(dvw->score[key], l->score);
+    }
+    if (w->bound_ds > 0) {
+        dq->lost[row] = row_loss(lost_sum, lost_squares, w->alike_q, d);
+        memset(w->alike_q, 0, (size_t)d * sizeof *w->alike_q);
     }
     if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
     if (isfinite(terms_q) && w->dtype)
@@ -508,11 +553,14 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     w.along_q = w.squares + dk->rows, w.along_k = w.along_q + dk->rows * dk->cols;
     w.steps = calloc((size_t)dk->rows + 1, sizeof *w.steps);
     w.few_steps = calloc((size_t)dk->rows + 1, sizeof *w.few_steps);
-    int failed = !lines || !w.line.key || !w.squares || !w.steps || !w.few_steps || !w.norm_q || !w.norm_k || !w.norm_v;
+    w.lost_k = calloc((size_t)(dk->rows + dk->rows * dk->cols + p->dim_qk) + 1, sizeof *w.lost_k);
+    int failed = !lines || !w.line.key || !w.squares || !w.steps || !w.few_steps || !w.lost_k || !w.norm_q ||
+                 !w.norm_k || !w.norm_v;
     if (!failed) {
         w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
         w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
         w.part = lines + 5 * longest;
+        w.alike_k = w.lost_k + dk->rows, w.alike_q = w.alike_k + dk->rows * dk->cols;
         bool backward = check_backward(p) && !inputs_only;
         if (!inputs_only) start_kinds(c);
         bool heads_too = backward && is_one_row(c, ATTN_ROLE_DOUT, 2);
@@ -523,6 +571,8 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
             w.keys_alike || (p->dim_v == 1 && is_one_row(c, ATTN_ROLE_K, 1)); /* P a factor of numbers in 16 bits */
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t h = 0; h < p->heads_q; h++) {
+                const int64_t group = p->heads_q / p->heads_k;
+                if (backward && w.dtype == ATTN_F16 && h % group == 0) w.bound_ds = largest_ds(&w, b, h / group);
                 for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
                     if (backward)
                         backward_row(&w, c, b, h, i);
@@ -531,11 +581,13 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
                 if (w.one_dout && (!heads_too || h + 1 == p->heads_q)) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
                 if (backward && w.dtype) flush_steps(&w, &c->want[ATTN_ROLE_DK]);
             }
+        for (int64_t r = 0; backward && r < dk->rows; r++)
+            c->want[ATTN_ROLE_DK].lost[r] = row_loss(w.lost_k[r], dk->lost[r], w.alike_k + r * p->dim_qk, p->dim_qk);
         if (backward)
             finish(c, w.dtype, w.few_steps,
                    are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 1) || are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 2));
     }
     free(lines), free(w.line.key), free(w.squares), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o),
-        free(w.norm_do), free(w.steps), free(w.few_steps);
+        free(w.norm_do), free(w.steps), free(w.few_steps), free(w.lost_k);
     return failed ? -1 : 0;
 }

@@ -249,6 +249,7 @@ static void judge(struct job *j, int run, const char *label) {
         struct check_bound b =
             attn_cli_check_bound(c, role, check_bound_dtype(c->p.dtype, j->k->math_dtype), against_plain);
         b.lost_nan = attn_cli_check_leaves_out(c, role) && !(j->s->gpu && check_half_dtype(c->p.dtype));
+        b.loses = j->s->gpu && c->p.dtype == ATTN_F16;
         const struct check_want *w = &c->want[role];
         failed[role] = attn_cli_check_compare(w, against_plain ? w->plain : w->want, got, &b, wrong, v) != 0;
         if (failed[role])
