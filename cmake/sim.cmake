@@ -439,6 +439,12 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # A dout of one number on values of one sign: dP and Delta are 500 times their difference.
     attn_sim_check(check_truncated_dp mla_bwd_sm80_f16_d576_h16 20436340687321
                    "mla_bwd hq=1 sq=8 sk=20 d=576 topk=65 f16 causal dlse q_start=36 group=8" ATTNSIM_MMA=h100)
+    # A sink that leaves the heads of both queries about 2^-20: P below f16's normal numbers, and no row of dkv that is larger.
+    foreach(row h64 h32 h32_small h16)
+      set(problem "mla_bwd hq=3 sq=2 sk=499 d=576 topk=100 f16 causal sink lse_base_2 topk_length q_start=883 k_stride=4 dkv=f32")
+      attn_sim_check(check_small_weight_f16_${row} mla_bwd_sm80_f16_d576_${row} 81687115060448 "${problem}")
+      attn_sim_check(check_small_weight_f16_${row}_det mla_bwd_sm80_f16_d576_${row}_det 81687115060448 "${problem} deterministic")
+    endforeach()
     foreach(row h64 h64_even)
       attn_sim_check(check_truncated_dp_${row} mla_bwd_sm90_f16_d512_${row} 131149
                      "mla_bwd hq=3 sq=4 sk=40 d=512 topk=65 f16 align=16" ATTNSIM_MMA=h100)

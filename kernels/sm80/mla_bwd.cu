@@ -16,16 +16,18 @@
  *                                                                        red.global.add, whole lines  <----------+
  *
  * dP's warps need P' in f32: S's warps leave it as a sum of two 16-bit numbers, the rounded one in P (where it stays,
- * unless a sink makes P = g P') and the rest in dS, where the same lane's dS replaces it. In f16 the rest is 2^24 times
- * as large, so that P' below 2^-14 keeps its digits.
+ * unless a sink makes P = g P') and the rest in dS, where the same lane's dS replaces it. In f16 P' is 2^14 times as
+ * large, so that it keeps 11 digits down to 2^-28, and the rest 2^12 times that.
  *
  * f16: dS is multiplied by a power of two that puts the largest dS of the query's tiles so far just below 2^15. dP's
- * warps agree on it between the two halves of their work, over a barrier; when it falls, dQ follows. dKV undoes it for
- * each tile, before P^T dO is added, dQ at the end.
+ * warps agree on it between the two halves of their work, over a barrier; when it falls, dQ follows. P has a power of
+ * its own, from the block's largest g: a sink may leave the slots of every head 2^-14 of the weight, or 2^-80. dKV
+ * brings P^T dO to units of dS^T Q before it adds that, and undoes dS's power for each tile; dQ at the end.
  *
  * Shared memory: Q | dO | K tile | P | dS | states of the rows | where the gradients of a tile's slots go, of this tile
- * and of the next | sums of P' for dist | f16: largest dS of four warps, of two tiles. Bytes with 64 heads, 64 slots, D
- * = 576: 73728 + 65536 + 73728 + 8192 + 8192 + 1024 + 1024 + 512 = 231936. At the end dQ takes the place of Q.
+ * and of the next | sums of P' for dist | f16: largest dS of four warps, of two tiles; power
+ * of P. Bytes with 64 heads, 64 slots, D = 576: 73728 + 65536 + 73728 + 8192 + 8192 + 1024 + 1024 + 512 = 231936. At
+ * the end dQ takes the place of Q.
  *
  * Barriers of a tile: (1) its K tile has come, and P, dS of the tile before are read; (2) P' stands; (3) dS stands;
  * (4) K has been read by dQ: the next gather overwrites it. dKV reads no K, so it runs under that gather.
@@ -136,7 +138,8 @@ static __device__ __forceinline__ uint4 state_of(uint32_t base, int m, int r) {
     return shared_load128(base + AT_ROWS + 16 * head);
 }
 
-constexpr float REST_UP = 16777216.0f, REST_DOWN = 1 / REST_UP;
+/* f16: the rest of P' is REST_UP times as large as P'. */
+constexpr float P_UP = 1 << P_POWER, REST_UP = SCALED ? 4096 : 1, REST_DOWN = 1 / REST_UP;
 
 /* Scores to P', and P' to shared memory in two parts. */
 static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint32_t base, uint32_t offsets,
@@ -160,11 +163,11 @@ static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint3
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     y[e] = mask >> (2 * n + e) & 1 ? 0 : exp2_fast(__fmaf_rn(y[e], p->in.scale_log2, -lse2));
-                const uint32_t pair = pack16(TYPE, y[0], y[1]);
+                const uint32_t pair = pack16(TYPE, y[0] * P_UP, y[1] * P_UP);
                 shared_store32(cell_of(base + AT_P, m, r, n), pair);
-                const float up = SCALED ? REST_UP : 1;
-                shared_store32(cell_of(base + AT_DS, m, r, n), pack16(TYPE, (y[0] - unpack16(TYPE, pair & 0xffff)) * up,
-                                                                      (y[1] - unpack16(TYPE, pair >> 16)) * up));
+                shared_store32(cell_of(base + AT_DS, m, r, n),
+                               pack16(TYPE, (y[0] * P_UP - unpack16(TYPE, pair & 0xffff)) * REST_UP,
+                                      (y[1] * P_UP - unpack16(TYPE, pair >> 16)) * REST_UP));
             }
         }
 }
@@ -196,8 +199,10 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
     to[t] = y;
 }
 
-/* f16. AT_LARGEST: f32 of each of dP's warps; +16: the largest of the query's tiles up to an even one, to an odd one.
- */
+/* The power of P. */
+static __device__ __forceinline__ int p_power(uint32_t base) { return (int)shared_load32(base + AT_LARGEST + 24); }
+
+/* AT_LARGEST: f32 of each of dP's warps; +16: the largest of the query's tiles up to an even one, to an odd one. */
 static __device__ __forceinline__ int exponent_at(uint32_t base, int tile) {
     return exponent_for(__uint_as_float(shared_load32(base + AT_LARGEST + 16 + 4 * (tile & 1))));
 }
@@ -244,7 +249,8 @@ static __device__ __forceinline__ void form_ds(const struct kp_mla_bwd *p, uint3
                 } else {
                     shared_store32(at_ds, pack16(TYPE, y[0], y[1]));
                 }
-                if (p->in.sink) shared_store32(at_p, pack16(TYPE, empty ? 0 : g * prob[0], empty ? 0 : g * prob[1]));
+                const float up = SCALED ? __uint_as_float(state.w) : g;
+                if (p->in.sink) shared_store32(at_p, pack16(TYPE, empty ? 0 : up * prob[0], empty ? 0 : up * prob[1]));
             }
         }
     if (SCALED) leave_largest(base, largest);
@@ -277,10 +283,10 @@ static __device__ __forceinline__ void follow(float rQ[M_H][2 * DQ_GROUPS][4], u
 
 /* ------------------------------------------------------------------ dkv of a tile ------------------ */
 
-/* Sums of n products with dS of the tile without its factor. */
-static __device__ __forceinline__ void undo_factor(float *x, int n, float undo) {
+/* n sums of products in other units. */
+static __device__ __forceinline__ void multiply_sums(float *x, int n, float factor) {
 #pragma unroll
-    for (int c = 0; c < n; c++) x[c] *= undo;
+    for (int c = 0; c < n; c++) x[c] *= factor;
 }
 
 static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
@@ -289,7 +295,6 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
     const uint32_t a_lane = tile_at(P_PITCH, lane % 8 + lane / 16 * 8, slot0 / 8 + lane / 8 % 2);
     float *to = STORED_ROWS ? (float *)p->stored_rows + w->index * p->in.topk * DIM
                             : (float *)p->sum.data + w->b * p->sum.batch;
-    const float undo = SCALED ? power_of_two(-exponent_at(base, tile)) : 1;
     offsets += 8 * slot0;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
@@ -299,15 +304,16 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
         float x[M_S * (COLS / 8) * 4];
 #pragma unroll
         for (int c = 0; c < M_S * (COLS / 8) * 4; c++) x[c] = 0;
-        if (SCALED) {
-#pragma unroll
-            for (int k = 0; k < HEADS / 16; k++) add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
-            undo_factor(x, M_S * (COLS / 8) * 4, undo);
-        }
 #pragma unroll
         for (int k = 0; k < HEADS / 16; k++) {
             add_slots(x, COLS, base + AT_P + a_lane, o_lane, O_PITCH, k);
             if (!SCALED) add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
+        }
+        if (SCALED) {
+            multiply_sums(x, M_S * (COLS / 8) * 4, power_of_two(max(exponent_at(base, tile) - p_power(base), -126)));
+#pragma unroll
+            for (int k = 0; k < HEADS / 16; k++) add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
+            multiply_sums(x, M_S * (COLS / 8) * 4, power_of_two(-exponent_at(base, tile)));
         }
 #pragma unroll
         for (int m = 0; m < M_S; m++)
@@ -324,7 +330,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
     for (int c = 0; c < M_S * (LEFT / 8) * 4; c++) x[c] = 0;
 #pragma unroll
     for (int k = 0; k < HEADS / 16; k++) add_slots(x, LEFT, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
-    if (SCALED) undo_factor(x, M_S * (LEFT / 8) * 4, undo);
+    if (SCALED) multiply_sums(x, M_S * (LEFT / 8) * 4, power_of_two(-exponent_at(base, tile)));
 #pragma unroll
     for (int m = 0; m < M_S; m++)
 #pragma unroll

@@ -20,6 +20,7 @@ constexpr int COLS = CFG_COLS, PASSES = DIM_V / (K_WARPS * COLS), ROPE = DIM > D
 constexpr int Q_PITCH = 2 * DIM, O_PITCH = 2 * DIM_V, P_PITCH = SLOTS > 32 ? 2 * SLOTS : 64;
 constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
 constexpr int SCALED = TYPE == KP_F16;
+constexpr int P_POWER = SCALED ? 14 : 0; /* P' in shared memory is 2^P_POWER times as large: exponent_for(1) */
 constexpr int STAGES = CFG_LINE == 128 ? 3 : CFG_LINE == 64 ? 2 : 1; /* of the transposition before a store of dkv */
 
 /* Shared memory. */
@@ -75,13 +76,36 @@ static __device__ __forceinline__ void load_heads(const struct kp_view *v, const
     }
 }
 
-/* States of the block's rows; a head that does not exist counts as empty. */
+/* States of the block's rows; a head that does not exist counts as empty. f16, by warp 0: they become lse,
+ * 2^-P_POWER g, 2^-P_POWER shift, 2^(k - P_POWER) g. k, the power of P, comes from the largest g, which is 1 without a
+ * sink, and is left at AT_LARGEST + 24. */
 static __device__ __forceinline__ void load_rows(const struct kp_mla_bwd *p, const struct work *w, uint32_t base) {
-    for (int r = (int)threadIdx.x; r < HEADS; r += THREADS) {
-        float4 x = make_float4(INF, 0, 0, 0);
-        if (r < w->heads) x = ((const float4 *)p->row_stats)[w->flat * p->in.heads_q + w->head0 + r];
-        shared_store128(base + AT_ROWS + 16 * r, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y),
-                                                            __float_as_uint(x.z), __float_as_uint(x.w)));
+    constexpr int AT_ONCE = SCALED ? 32 : THREADS, N = (HEADS + AT_ONCE - 1) / AT_ONCE;
+    if (thread_of() >= AT_ONCE) return;
+    float4 x[N];
+    float largest = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const int r = thread_of() + n * AT_ONCE;
+        x[n] = make_float4(INF, 0, 0, 0);
+        if (r < w->heads) x[n] = ((const float4 *)p->row_stats)[w->flat * p->in.heads_q + w->head0 + r];
+        largest = fmaxf(largest, if_finite(x[n].y));
+    }
+    if (SCALED) {
+        constexpr float DOWN = 1.0f / (1 << P_POWER);
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+        const int k = exponent_for(largest);
+        if (thread_of() == 0) shared_store32(base + AT_LARGEST + 24, (uint32_t)k);
+#pragma unroll
+        for (int n = 0; n < N; n++) x[n].y *= DOWN, x[n].z *= DOWN, x[n].w = x[n].y * power_of_two(k);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const int r = thread_of() + n * AT_ONCE;
+        if (r < HEADS)
+            shared_store128(base + AT_ROWS + 16 * r, make_uint4(__float_as_uint(x[n].x), __float_as_uint(x[n].y),
+                                                                __float_as_uint(x[n].z), __float_as_uint(x[n].w)));
     }
 }
 
