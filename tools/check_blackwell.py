@@ -6,14 +6,15 @@ query and three work tiles (dense backward: and three steps of queries) a CTA or
 are edges. Sparse: one slot, one query, no key, lengths, duplicates, k_stride, sinks, dlse, dist as an output, accumulate, dkv in f32, and
 lists of rows over joined lists that overlap by 0, 0.5, 0.9 and 1, at random, and as prefixes. Dense: every form of visibility, heads, lengths,
 packing, sinks, lse, scale, softcap (rows that serve it), head dims to the row's own, each a fixed number of times a row. What indices, values and memory are like is the
-seed's choice; which listed values of `attn check --coverage` were hit is kept, and --summary tells what was not.
+seed's choice; which listed values of `attn check --coverage` were hit is kept, and --summary tells what was not. Seeds of these have 30 bits;
+--rare problems more have seeds of all 49 bits, whose upper ones choose rows of very different sizes, infinities in q and k, lists with a hole.
 
 A run is a problem under three policies (the three executions of a case take one each), four runs are all twelve. They go in rounds, all
 rows and problems before the next round, so that it can be stopped at any time: --log keeps what is done, and the next call goes on from
 there; --seconds stops it. What fails is printed with the command that repeats it. Exit status 1 if anything has failed or the simulator
 reported anything.
 
-usage: tools/check_blackwell.py BUILD [--kernel GLOB] [--problems 100] [--rounds 4] [--jobs N] [--seconds S] [--log FILE] [--summary]
+usage: tools/check_blackwell.py BUILD [--kernel GLOB] [--problems 100] [--rare 12] [--rounds 4] [--jobs N] [--seconds S] [--log FILE] [--summary]
 """
 import argparse
 import concurrent.futures
@@ -39,6 +40,15 @@ def parts_of(row):
     dtype, dim = re.search(r"_(b?f16)_d(\d+)", row).groups()
     heads = re.search(r"_h(\d+)", row)
     return op, dtype, int(dim), int(heads[1]) if heads else 128, "_joined_" in row
+
+
+def is_edge(number, problems):
+    """Of the first `problems` the second half, of the rest every other one."""
+    return number % 2 == 1 if number >= problems else number >= problems // 2
+
+
+def data_seed(r, number, problems):
+    return r.getrandbits(49) if number >= problems else r.randint(1, 1 << 30)
 
 
 def features(r, op, edge):
@@ -70,7 +80,7 @@ def sparse_problem(row, number, problems):
     """Text, data seed, multiprocessors and options of problem `number` of a row: the same in every call."""
     op, dtype, dim, heads, joined = parts_of(row)
     r = random.Random(zlib.crc32(f"{row} {number}".encode()))
-    edge = number >= problems // 2
+    edge = is_edge(number, problems)
     sms = r.choice([2, 2, 5, 8]) if edge or not joined else r.choice([2, 2, 2, 5])
     tile = 256 if op == "dist" else 64
     hq = r.choice([heads, heads, heads - 1, r.randint(1, heads), 1]) if edge else r.choice([heads, heads // 2 + r.randint(1, heads // 2)])
@@ -102,7 +112,7 @@ def sparse_problem(row, number, problems):
     options = []
     if joined or r.random() < 0.2:
         options = ["--overlap", OVERLAPS[number % len(OVERLAPS)]]
-    return f"{op} " + " ".join(words), r.randint(1, 1 << 30), sms, options
+    return f"{op} " + " ".join(words), data_seed(r, number, problems), sms, options
 
 
 def dealt(row, number, what, choices):
@@ -146,7 +156,7 @@ def dense_problem(row, number, problems):
     dtype, dim, dim_v = re.search(r"_(b?f16)_d(\d+)(?:_v(\d+))?", row).groups()
     dim, dim_v = int(dim), int(dim_v or dim)
     r = random.Random(zlib.crc32(f"{row} {number}".encode()))
-    edge = number >= problems // 2
+    edge = is_edge(number, problems)
     sms = r.choice([2, 2, 5, 8]) if edge else r.choice([2, 2, 2, 5])
     pair = dim > 64 if op == "sdpa_bwd" else row.endswith("_pair")
     d = dealt(row, number, "d", [dim, dim, r.choice([x for x in (64, 80, 96, 128, 160, 192) if x <= dim]), dim, r.choice([1, 8, 32, 40, 64]),
@@ -183,7 +193,7 @@ def dense_problem(row, number, problems):
         less_q, less_k = (r.randint(0, n * (batch - 1) // 2) for n in (sq, sk))
         words += [f"total_q={max(batch * sq - less_q, 0)}", f"total_k={max(batch * sk - less_k, 0)}"]
     words += storage + dense_words(r, row, number, edge, sq, sk) + [dealt(row, number, "align", ["align=16"] * 3 + ["align=128"])]
-    return f"{op} " + " ".join(words), r.randint(1, 1 << 30), sms, []
+    return f"{op} " + " ".join(words), data_seed(r, number, problems), sms, []
 
 
 def problem_of(row, number, problems):
@@ -287,6 +297,7 @@ def main():
     options.add_argument("build")
     options.add_argument("--kernel", default="*", help="rows, a glob")
     options.add_argument("--problems", type=int, default=100, help="of a row")
+    options.add_argument("--rare", type=int, default=12, help="problems more of a row, with seeds of 49 bits")
     options.add_argument("--rounds", type=int, default=ROUNDS, help="of three policies each")
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--seconds", type=float, help="stop by then")
@@ -311,6 +322,7 @@ def main():
     # Problems of both halves by turns, all rows before the next one.
     half = (a.problems + 1) // 2
     order = [x for pair in zip(range(half), range(half, 2 * half)) for x in pair if x < a.problems]
+    order += range(a.problems, a.problems + a.rare)
     todo = [(row, number, turn) for turn in range(a.rounds) for number in order for row in rows]
     runner = Runner(attn, a.problems, a.seconds)
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
