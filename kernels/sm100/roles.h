@@ -4,7 +4,16 @@
 #define ATTN_SM100_ROLES_H
 #include "kernels/device/slots.h"
 
-static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
+/* READ_LANE: from the register of the thread's number, each time; kept, that number is spilled. */
+static __device__ __forceinline__ int lane_of(void) {
+#ifdef READ_LANE
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread & 31;
+#else
+    return (int)threadIdx.x & 31;
+#endif
+}
 static __device__ __forceinline__ int warp_of(void) { return (int)threadIdx.x >> 5; }
 
 /* Row of kv's map that slot t names; -1, whose row becomes zeros, if the slot is not valid. */

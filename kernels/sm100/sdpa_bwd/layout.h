@@ -5,6 +5,9 @@
 #if !CFG_PAIR
 #define TC_GROUP 1 /* all products are a CTA's own */
 #endif
+#if CFG_DIM > 128 && CFG_SCORE_MOD
+#define READ_LANE
+#endif
 #include "kernels/device/cluster.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
@@ -24,7 +27,6 @@ constexpr int SERIAL = DIM == 192; /* S^T, dP^T and dQ follow one another in the
 static_assert(DIM == 64 || DIM == 128 || SERIAL, "whole slices, columns of tensor memory");
 static_assert(DIM_V == (SERIAL ? 128 : DIM), "columns of tensor memory");
 static_assert(ROWS == 128 && CTA_KEYS == 128, "lanes of tensor memory, boxes");
-static_assert(!SERIAL || !SCORE_MOD, "registers of scores");
 static_assert(PAIR == (DIM > 64), "a slice of columns for each CTA of a pair");
 static_assert(!PAIR || STAGES == 2, "rows of a pair come one step ahead of their columns");
 

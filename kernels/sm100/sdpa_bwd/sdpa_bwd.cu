@@ -57,8 +57,8 @@
 
 /* 512 a thread of each warpgroup. At D 192 the other splits that were tried spill. */
 constexpr int SCORE_REGISTERS = SCORE_MOD ? 168 : SERIAL ? 160 : 152;
-constexpr int SUM_REGISTERS = SCORE_MOD ? 104 : !SERIAL ? 136 : SCALED ? 128 : 120;
-constexpr int OTHER_REGISTERS = SERIAL && SCALED ? 64 : 72;
+constexpr int SUM_REGISTERS = SCORE_MOD ? (SERIAL ? 120 : 104) : !SERIAL ? 136 : SCALED ? 128 : 120;
+constexpr int OTHER_REGISTERS = SERIAL && SCORE_MOD ? 56 : SERIAL && SCALED ? 64 : 72;
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (uint32_t x = 0; x < BARRIERS; x++) {

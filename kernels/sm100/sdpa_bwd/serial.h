@@ -100,12 +100,20 @@ static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_colum
 
 /* ---- cleaning ---- */
 
-/* As zero_rows, of slices of 32 columns: 64 bytes of a row, in whatever order the swizzle has them. */
+/* As zero_rows and stand_in_rows, of slices of 32 columns: 64 bytes of a row, in whatever order they are swizzled. */
 static __device__ __forceinline__ void zero_half_rows(uint32_t tile, int first, uint32_t rows) {
 #pragma unroll 1
     for (; rows; rows &= rows - 1) {
         const int r = first + __ffs((int)rows) - 1, x = lane_of();
         if (x < DIM / 16) shared_store128(tile + x / 4 * (ROWS * 64) + r * 64 + x % 4 * 16, make_uint4(0, 0, 0, 0));
+    }
+}
+static __device__ __forceinline__ void stand_in_half_rows(uint32_t tile, int first, uint32_t rows) {
+#pragma unroll 1
+    for (; rows; rows &= rows - 1) {
+        const int r = first + __ffs((int)rows) - 1, x = lane_of();
+        const uint32_t chunk = tile + x / 4 * (ROWS * 64) + r * 64 + x % 4 * 16;
+        if (x < DIM / 16) shared_store128(chunk, stand_in128(shared_load128(chunk)));
     }
 }
 enum operand { DOUT_BY_ROWS, DOUT_BY_COLUMNS, Q_BY_COLUMNS };
@@ -116,6 +124,7 @@ static __device__ __forceinline__ void clean_operand(uint32_t base, uint32_t sta
         const struct special s = special_rows(stats + 128 * x, end);
         const int row = 32 * x - rank_of() * CTA_ROWS;
         if (operand == Q_BY_COLUMNS) zero_half_rows(base + AT_COLUMNS, 32 * x, s.dead);
+        if (SCORE_MOD && operand == Q_BY_COLUMNS) stand_in_half_rows(base + AT_COLUMNS, 32 * x, s.marked);
         if (operand == DOUT_BY_COLUMNS) zero_rows(base + AT_DOUT_COLUMNS, SLICE, 64, 32 * x, s.dead | s.noted);
         if (operand == DOUT_BY_ROWS && row >= 0 && row < CTA_ROWS)
             zero_rows(base + AT_DS, ROW_SLICE, DIM_V, row, s.dead | s.noted);
