@@ -104,9 +104,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # Behind a softcap, infinities in a key and in a query row, some of whose tiles' cells are hidden: P is a number, and
     # one column of dq, and of dk, is NaN.
     foreach(row sm80_f16_d64_full sm80_bf16_d64_full wgmma_sm90_f16_d64_mod wgmma_sm90_bf16_d64_mod sm100_f16_d64_mod sm100_bf16_d64_mod
-                sm80_f16_d128_full sm80_bf16_d128_full wgmma_sm90_f16_d128_mod wgmma_sm90_bf16_d128_mod sm100_f16_d128_mod sm100_bf16_d128_mod)
+                sm80_f16_d128_full sm80_bf16_d128_full wgmma_sm90_f16_d128_mod wgmma_sm90_bf16_d128_mod sm100_f16_d128_mod sm100_bf16_d128_mod
+                sm100_f16_d192_v128_mod sm100_bf16_d192_v128_mod)
       string(REGEX MATCH "b?f16" dtype ${row})
-      string(REGEX MATCH "d(64|128)" dim ${row})
+      string(REGEX MATCH "d(64|128|192_v128)" dim ${row})
       set(gpu h100)
       if(row MATCHES "^sm100")
         set(gpu b200)
@@ -116,6 +117,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
         set(seed 18167585765745)
       endif()
       string(REPLACE "d" "d=" dim ${dim})
+      string(REPLACE "_v" " dv=" dim ${dim})
       attn_sim_check(check_infinite_key_softcap_${row} sdpa_bwd_${row} ${seed}
                      "sdpa_bwd hq=2 hk=1 sq=200 sk=200 ${dim} ${dtype} causal softcap=3 align=16" ATTNSIM_GPU=${gpu} ATTNSIM_SMS=3)
     endforeach()
