@@ -123,51 +123,15 @@ static __device__ __forceinline__ const struct kp_sdpa_bwd_maps *maps_of(const s
 #include "kernels/device/sdpa_bwd_bad_keys.h"
 #include "kernels/device/sdpa_bwd_factor.h"
 #include "kernels/device/sdpa_bwd_work.h"
+#include "kernels/sm100/barriers.h"
 
 /* What is seldom true: the code for it is placed out of the way. */
 static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x != 0, 0); }
 
-static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
-    return base + AT_BARRIERS + 8 * barrier;
-}
-/* Waits for phase number n of a barrier (-1: none). */
-static __device__ __forceinline__ void await(uint32_t base, uint32_t barrier, uint32_t n) {
-    mbar_wait(at_barrier(base, barrier), n & 1);
-}
 /* The phase of step t, of a barrier of each stage. */
 static __device__ __forceinline__ void await_stage(uint32_t base, uint32_t barrier, uint32_t t) {
     await(base, barrier + t % STAGES, t / STAGES);
 }
-/* A warp's arrival. */
-static __device__ __forceinline__ void tell(uint32_t base, uint32_t barrier) {
-    __syncwarp();
-    if (lane_of() == 0) mbar_arrive(at_barrier(base, barrier));
-}
-
-/* A warp's arrival where products are started: it has read, or written tensor memory; or shared memory, of either CTA,
- * which products read. */
-static __device__ __forceinline__ void tell_products(uint32_t base, uint32_t barrier) {
-    if (!PAIR) return tell(base, barrier);
-    __syncwarp();
-    if (lane_of() == 0) cluster_arrive(cluster_address(at_barrier(base, barrier), 0));
-}
-static __device__ __forceinline__ void tell_written(uint32_t base, uint32_t barrier) {
-    if (!PAIR) {
-        async_fence();
-        return tell(base, barrier);
-    }
-    async_fence_cluster();
-    __syncwarp();
-    if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), 0));
-}
-/* The products' wait for them. */
-static __device__ __forceinline__ void await_warps(uint32_t base, uint32_t barrier, uint32_t n) {
-    if (PAIR)
-        mbar_wait_cluster(at_barrier(base, barrier), n & 1);
-    else
-        await(base, barrier, n);
-}
-static __device__ __forceinline__ int rank_of(void) { return PAIR ? (int)cluster_rank() : 0; }
 
 /* Of step t: Q, then dO; lse, then shift; what the cleaning warp says. */
 static __device__ __forceinline__ uint32_t rows_of(uint32_t base, uint32_t t) {

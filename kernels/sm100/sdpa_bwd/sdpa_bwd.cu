@@ -69,15 +69,6 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
     }
     mbar_init_fence();
 }
-/* All threads of the CTA, of both of a pair. */
-static __device__ __forceinline__ void meet(void) {
-    tc_before();
-    if (PAIR)
-        cluster_sync();
-    else
-        __syncthreads();
-    tc_after();
-}
 
 /* In order: the number that one thread draws for all: whoever waits for a turn waits for a CTA that has started. */
 static __device__ __forceinline__ uint32_t draw_number(const struct kp_sdpa_bwd *p, uint32_t base) {

@@ -88,52 +88,13 @@ static __device__ __forceinline__ float modified_product(const struct kp_sdpa_fw
     return SCORE_MOD ? tanh_any(p->in.scale * p->in.softcap_inverse * s) : s;
 }
 #include "kernels/device/sdpa_hidden_values.h"
-#include "kernels/sm100/roles.h"
+#include "kernels/sm100/barriers.h"
 
-static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
-    return base + AT_BARRIERS + 8 * barrier;
-}
-/* Waits for phase number n of a barrier (-1: none). */
-static __device__ __forceinline__ void await(uint32_t base, uint32_t barrier, uint32_t n) {
-    mbar_wait(at_barrier(base, barrier), n & 1);
-}
 static __device__ __forceinline__ void await_slice(uint32_t base, uint32_t barrier, uint32_t slice) {
     await(base, barrier + slice % RING, slice / RING);
 }
-/* A warp's arrival. */
-static __device__ __forceinline__ void tell(uint32_t base, uint32_t barrier) {
-    __syncwarp();
-    if (lane_of() == 0) mbar_arrive(at_barrier(base, barrier));
-}
 static __device__ __forceinline__ uint32_t ring_slice(uint32_t base, uint32_t slice) {
     return base + AT_RING + slice % RING * RING_SLICE;
-}
-static __device__ __forceinline__ int rank_of(void) { return PAIR ? (int)cluster_rank() : 0; }
-/* Where products are started: this CTA's barrier, or the even one's of a pair. */
-static __device__ __forceinline__ uint32_t at_leader(uint32_t base, uint32_t barrier) {
-    return PAIR ? cluster_address(at_barrier(base, barrier), 0) : at_barrier(base, barrier);
-}
-/* A warp's arrival there: it has read or written tensor memory; or shared memory that products read. */
-static __device__ __forceinline__ void tell_products(uint32_t base, uint32_t barrier) {
-    if (!PAIR) return tell(base, barrier);
-    __syncwarp();
-    if (lane_of() == 0) cluster_arrive(at_leader(base, barrier));
-}
-static __device__ __forceinline__ void tell_written(uint32_t base, uint32_t barrier) {
-    if (!PAIR) {
-        async_fence();
-        return tell(base, barrier);
-    }
-    async_fence_cluster();
-    __syncwarp();
-    if (lane_of() == 0) cluster_signal(at_leader(base, barrier));
-}
-/* The products' wait for warps of both CTAs. */
-static __device__ __forceinline__ void await_warps(uint32_t base, uint32_t barrier, uint32_t n) {
-    if (PAIR)
-        mbar_wait_cluster(at_barrier(base, barrier), n & 1);
-    else
-        await(base, barrier, n);
 }
 
 /* Work tile number n of the CTA; 0 if there is none. A warp takes it once; the products' thread, too. */

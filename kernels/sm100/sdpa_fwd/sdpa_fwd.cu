@@ -61,15 +61,6 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
     }
     mbar_init_fence();
 }
-/* All threads of the CTA, of both of a pair. */
-static __device__ __forceinline__ void meet(void) {
-    tc_before();
-    if (PAIR)
-        cluster_sync();
-    else
-        __syncthreads();
-    tc_after();
-}
 
 extern "C" __global__ void __launch_bounds__(KP_SDPA_FWD_SM100_THREADS, 1)
     CFG(const __grid_constant__ struct kp_sdpa_fwd_maps maps) {
