@@ -88,7 +88,7 @@ def sparse_problem(row, number, problems):
         hq = 192 if heads == 128 else heads + 5
     group = 1
     if joined:
-        group = r.choice([2, 4, 8])
+        group = r.choice([2, 4, 8, 16] if op == "mla_fwd" else [2, 4, 8])
         hq = r.randint(1, 128 // group) if edge or r.random() < 0.5 else 128 // group
     words = [f"hq={hq}"]
     batch = 2 if r.random() < 0.3 else 1

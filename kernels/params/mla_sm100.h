@@ -64,6 +64,12 @@ struct kp_mla_fwd_sm100_config {
     int32_t dtype, dim;
 };
 
+/* A line of mla_fwd_joined_sm100.def. */
+struct kp_mla_fwd_joined_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim, joined;
+};
+
 #define KP_MLA_FWD_SM100_THREADS 320
 /* Tiles of K of a CTA's half of the columns, in which Q arrives, too */
 #define KP_MLA_FWD_SM100_RING(dim) ((dim) == 576 ? 4 : 5)
@@ -85,6 +91,18 @@ struct kp_mla_fwd_sm100 {
     struct kp_tensor_map rope;   /* the same; 32 columns, 64 bytes swizzled */
 };
 KP_SIZE(struct kp_mla_fwd_sm100, 512 + 4 * 128);
+
+/* Joined lists: fwd.works groups from `from` on, none of them in parts; boxes of fwd.q and fwd.q_rope: 64, 32, 16 or 8
+ * heads of 2, 4, 8, 16 queries. marks: 8 bytes for each of these groups, workspace: nonzero if it comes again, query by
+ * query (kernels/sm100/mla_fwd/group.h). */
+struct kp_mla_fwd_joined_sm100 {
+    struct kp_mla_fwd_sm100 fwd;
+    struct kp_mla_joined joined;
+    int64_t from;
+    uint64_t marks;
+    uint64_t padding[7];
+};
+KP_SIZE(struct kp_mla_fwd_joined_sm100, 512 + 4 * 128 + 128);
 
 /* ---- attention distribution ---- */
 

@@ -3,7 +3,7 @@
  * keys to O's offset, rescale O, and store it. A thread has one head. */
 #ifndef ATTN_SM100_MLA_FWD_CORRECTION_H
 #define ATTN_SM100_MLA_FWD_CORRECTION_H
-#include "kernels/sm100/mla_fwd/layout.h"
+#include "kernels/sm100/mla_fwd/work.h"
 
 /* This CTA's columns of the scores of the other's keys. */
 static __device__ __forceinline__ void send_scores(uint32_t base, uint32_t tm, int rank, uint32_t tile) {
@@ -100,6 +100,7 @@ static __device__ __forceinline__ void store_columns(uint16_t *to, const uint32_
     }
 }
 
+#if !CFG_JOINED
 /* Of a part of the slots: O as it is, this CTA's columns, and what merging needs (kernels/smxx/mla_combine.cu). */
 static __device__ __forceinline__ void store_part(const struct kp_mla_fwd_sm100 *p, const struct work *w,
                                                   uint32_t cells, int rank, const struct sums *row) {
@@ -123,22 +124,28 @@ static __device__ __forceinline__ void store_part(const struct kp_mla_fwd_sm100 
     }
     tc_before();
 }
+#endif
 
 /* Out of the work tile, this CTA's columns; the even CTA stores lse and max_logits. */
 static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, const struct work *w, uint32_t base,
                                               uint32_t tm, int rank, uint32_t tile, uint32_t n, float offset) {
-    const int exists = head_of() < w->heads, h = w->head0 + head_of();
+    const int h = head_of_row(p, w);
+    const int64_t i = query_of_row(p, w);
+    int exists = row_exists(p, w);
     const uint32_t place = base + AT_SUMS + n % 2 * SUMS + (uint32_t)head_of() * 16, cells = tm + quarter_of() + TM_O;
     await_other(base, SUMS_FULL, n);
+    if (JOINED && comes_again(base, n)) exists = 0;
     const struct sums own = load_sums(place), other = load_sums(place + HEADS * 16);
     const float sum = own.sum * factor_of(own.offset, offset) + other.sum * factor_of(other.offset, offset);
     const struct sums row = {offset, sum, max_nan(own.largest, other.largest)};
     await_output(base, tile);
     tc_after();
+#if !CFG_JOINED
     if (p->splits > 1) {
         store_part(p, w, cells, rank, &row);
         return;
     }
+#endif
     const float natural = offset * LN2;
     const int empty = sum == 0;
     float sink = -INF;
@@ -146,11 +153,11 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
     const float factor = empty ? 0 : 1 / (sum + exp2_fast((sink - natural) * LOG2E));
     if (rank == 0 && exists) {
         const float lse = lse_in_form(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2);
-        store_lse(&p->lse, w->b * p->lse.batch + w->i * p->lse.row + h * p->lse.head, lse);
-        store_lse(&p->max_logits, w->b * p->max_logits.batch + w->i * p->max_logits.row + h * p->max_logits.head,
+        store_lse(&p->lse, w->b * p->lse.batch + i * p->lse.row + h * p->lse.head, lse);
+        store_lse(&p->max_logits, w->b * p->max_logits.batch + i * p->max_logits.row + h * p->max_logits.head,
                   row.largest * LN2);
     }
-    uint16_t *to = (uint16_t *)p->out.data + w->b * p->out.batch + w->i * p->out.row + h * p->out.head + rank * HALF_V;
+    uint16_t *to = (uint16_t *)p->out.data + w->b * p->out.batch + i * p->out.row + h * p->out.head + rank * HALF_V;
 #pragma unroll 1
     for (int c = 0; c < HALF_V; c += 32) {
         uint32_t x[32];
@@ -164,7 +171,7 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
 static __device__ __forceinline__ void run_correction(const struct kp_mla_fwd_sm100 *p, uint32_t base, uint32_t tm,
                                                       int rank) {
     uint32_t stage = 0, tile = 0, n = 0;
-    int64_t x = first_work();
+    cursor x = start_cursor(base, 0);
     struct work w, next;
     int more_work = next_work(p, &next, x);
     if (more_work) bring_queries(base, tm, stage, 0);
@@ -178,7 +185,7 @@ static __device__ __forceinline__ void run_correction(const struct kp_mla_fwd_sm
             merge_p(base, tm, rank, tile, t == 0, &offset);
         }
         stage += 2 + (uint32_t)w.tiles;
-        x += work_step();
+        x = step_cursor(x);
         more_work = next_work(p, &next, x);
         if (more_work) bring_queries(base, tm, stage, 0); /* its first scores are made under what follows */
         finish(p, &w, base, tm, rank, tile - 1, n++, offset);

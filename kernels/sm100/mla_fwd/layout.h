@@ -3,6 +3,9 @@
 #ifndef ATTN_SM100_MLA_FWD_LAYOUT_H
 #define ATTN_SM100_MLA_FWD_LAYOUT_H
 #define TC_GROUP 1 /* all products are a CTA's own */
+#ifndef CFG_JOINED
+#define CFG_JOINED 0
+#endif
 #include "kernels/device/bf16x2.h"
 #include "kernels/device/cluster.h"
 #include "kernels/device/mbarrier.h"
@@ -13,7 +16,7 @@
 #include "kernels/params/mla_sm100.h"
 #include "kernels/sm100/roles.h"
 
-constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V;
+constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, JOINED = CFG_JOINED;
 constexpr int HEADS = KP_SM100_HEADS, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2; /* columns of V that a CTA has */
 constexpr int HALF_ROPE = 32;     /* and of rope */
@@ -59,10 +62,14 @@ enum barrier {
     P_FULL = OTHER_P_FULL + 2,     /* 4 warps of correction                     own        2 stages */
     O_FULL = P_FULL + 2,           /* commit                                    own        2, tiles by turns */
     SUMS_FULL = O_FULL + 2,        /* 8 warps of softmax                        both       work tiles */
-    BARRIERS
+    MARKS_FULL = SUMS_FULL + 1,    /* joined lists: 8 warps of softmax          both       once */
+    BARRIERS = MARKS_FULL + JOINED
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
-static_assert(AT_SLOT + 16 <= KP_MLA_FWD_SM100_SHARED(DIM), "the host asks for as much");
+/* Joined lists, group.h: a word for each of the 8 warps of softmax, nonzero if it hides what is not finite: of the work
+ * tile, two by turns, as sums; of a group of the pair. */
+constexpr uint32_t AT_ODD = (AT_SLOT + 31) / 16 * 16, AT_MARKED = AT_ODD + 2 * 32;
+static_assert((JOINED ? AT_MARKED + 32 : AT_SLOT + 16) <= KP_MLA_FWD_SM100_SHARED(DIM), "the host asks for as much");
 static_assert(KP_MLA_FWD_SM100_SHARED(DIM) <= 232448, "what a CTA may have");
 
 /* Warps: 0..3 correction, 4..7 softmax, 8 products, 9 copies. */
@@ -83,30 +90,6 @@ static __device__ __forceinline__ struct sums load_sums(uint32_t cells) {
     const struct sums s = {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z)};
     return s;
 }
-
-/* What a pair works on: 128 heads of one query, all of its slots or a part. Every role walks the work tiles itself. */
-struct work {
-    int64_t b, i;
-    int head0, heads; /* first head; that exist */
-    int part, first;  /* which one; its first tile of the query's */
-    int tiles;        /* at least 1 */
-    struct slots slots;
-};
-static __device__ __forceinline__ int next_work(const struct kp_mla_fwd_sm100 *p, struct work *w, int64_t number) {
-    if (number >= p->works) return 0;
-    const int64_t rows = number / p->splits, query = rows / p->blocks;
-    w->b = query / p->in.seq_q;
-    w->i = query - w->b * p->in.seq_q;
-    w->head0 = (int)(rows - query * p->blocks) * HEADS;
-    w->heads = min(p->in.heads_q - w->head0, HEADS);
-    w->slots = slots_of(&p->in, w->b, w->i);
-    w->part = (int)(number - rows * p->splits);
-    w->first = w->part * (int)p->share;
-    w->tiles = min(max(1, (w->slots.n + KEYS - 1) / KEYS - w->first), (int)p->share);
-    return 1;
-}
-static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }
-static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 1; }
 
 static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
     return base + AT_BARRIERS + 8 * barrier;
@@ -129,7 +112,7 @@ static __device__ __forceinline__ void tell_written(uint32_t base, int rank, uin
     if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), (uint32_t)rank));
 }
 
-/* Thread's head, of the 128: correction and softmax. */
+/* Thread's head, of the 128, joined lists: row: correction and softmax. */
 static __device__ __forceinline__ int head_of(void) { return (int)threadIdx.x % HEADS; }
 static __device__ __forceinline__ uint32_t quarter_of(void) { return (uint32_t)(warp_of() % 4) << 21; }
 

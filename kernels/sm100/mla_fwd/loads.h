@@ -2,7 +2,7 @@
  * Part of mla_fwd.cu: the warp that starts all copies into the CTA. */
 #ifndef ATTN_SM100_MLA_FWD_LOADS_H
 #define ATTN_SM100_MLA_FWD_LOADS_H
-#include "kernels/sm100/mla_fwd/layout.h"
+#include "kernels/sm100/mla_fwd/work.h"
 
 /* This CTA's columns of all 128 heads, as two stages of the ring; rope comes with the second. */
 static __device__ __forceinline__ void load_queries(const struct kp_mla_fwd_sm100 *p, const struct work *w,
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_fwd_sm100 
     const int lane = lane_of();
     uint32_t stage = 0, n = 0;
     struct work w;
-    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), n++) {
+    for (cursor x = start_cursor(base, 0); next_work(p, &w, x); x = step_cursor(x), n++) {
         const int64_t row0 = w.b * p->kv_rows;
         load_queries(p, &w, base, rank, stage, n);
         stage += 2;

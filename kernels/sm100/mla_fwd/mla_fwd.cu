@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Blackwell (tcgen05, sm_100a): bf16, f16, D = 576 or 512. Simulated, not yet run on silicon. A
  * pair of CTAs, a cluster, owns 128 heads of one query and walks the query's slots, 64 at a time; or, where queries are
- * few, a part of the slots, which kernels/smxx/mla_combine.cu merges.
+ * few, a part of the slots, which kernels/smxx/mla_combine.cu merges. Over joined lists (.joined of the variant): 128
+ * rows of a group of queries, group.h.
  *
  *   S = Q K^T      P = 2^(scale log2(e) S - offset)      O = P V      out = O / (sum P + 2^(sink - offset))
  *
@@ -39,14 +40,15 @@
 
 static __device__ __forceinline__ void init_barriers(uint32_t base) {
     for (uint32_t x = 0; x < BARRIERS; x++) {
-        const int warps8 = x == Q_FULL || x == SUMS_FULL;
+        const int warps8 = x == Q_FULL || x == SUMS_FULL || (JOINED && x == MARKS_FULL);
         mbar_init(at_barrier(base, x), warps8 ? 8 : x >= OTHER_S_FULL && x < O_FULL ? 4 : 1);
     }
     mbar_init_fence();
 }
 
 extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM100_THREADS, 1)
-    CFG(const __grid_constant__ struct kp_mla_fwd_sm100 p) {
+    CFG(const __grid_constant__ parameters all) {
+    const struct kp_mla_fwd_sm100 *p = (const struct kp_mla_fwd_sm100 *)&all;
     const uint32_t base = shared_base();
     const int warp = warp_of(), rank = (int)cluster_rank();
     if (warp == WARP_PRODUCTS) tc_alloc(base + AT_SLOT, TM_COLUMNS);
@@ -56,13 +58,13 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM100_THREADS, 1)
     tc_after();
     const uint32_t tm = shared_load32(base + AT_SLOT);
     if (warp < 4)
-        run_correction(&p, base, tm, rank);
+        run_correction(p, base, tm, rank);
     else if (warp < WARP_PRODUCTS)
-        run_softmax(&p, base, tm, rank);
+        run_softmax(p, base, tm, rank);
     else if (warp == WARP_COPIES)
-        run_copies(&p, base, rank);
+        run_copies(p, base, rank);
     else if (lane_of() == 0)
-        run_products(&p, base, tm, rank);
+        run_products(p, base, tm, rank);
     __syncwarp();
     cluster_sync();
     if (warp == WARP_PRODUCTS) tc_free(tm, TM_COLUMNS);

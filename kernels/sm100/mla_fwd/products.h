@@ -2,7 +2,7 @@
  * Part of mla_fwd.cu: the thread that starts all products of the CTA. */
 #ifndef ATTN_SM100_MLA_FWD_PRODUCTS_H
 #define ATTN_SM100_MLA_FWD_PRODUCTS_H
-#include "kernels/sm100/mla_fwd/layout.h"
+#include "kernels/sm100/mla_fwd/work.h"
 
 constexpr uint64_t KEYS_OF_S = tc_operand(128, 1024, 16);      /* K: a row is a key, along n */
 constexpr uint64_t KEYS_OF_O = tc_operand(128, 1024, K_SLICE); /* the same rows along k */
@@ -45,7 +45,7 @@ static __device__ __forceinline__ void run_products(const struct kp_mla_fwd_sm10
                                                     int rank) {
     uint32_t stage = 0, tile = 0, n = 0;
     struct work w;
-    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), n++) {
+    for (cursor x = start_cursor(base, 0); next_work(p, &w, x); x = step_cursor(x), n++) {
         await(base, Q_FULL, n);
         tc_after();
         for (int half = 0; half < 2; half++, stage++) {

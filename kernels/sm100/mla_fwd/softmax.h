@@ -2,7 +2,7 @@
  * Part of mla_fwd.cu: P of this CTA's 32 keys of a tile, by four warps. A thread has one head. */
 #ifndef ATTN_SM100_MLA_FWD_SOFTMAX_H
 #define ATTN_SM100_MLA_FWD_SOFTMAX_H
-#include "kernels/sm100/mla_fwd/layout.h"
+#include "kernels/sm100/mla_fwd/work.h"
 
 /* Scores of the tile: this CTA's columns from tensor memory, the other's from shared memory. */
 static __device__ __forceinline__ void load_scores(float s[CTA_KEYS], uint32_t base, uint32_t tm, int rank,
@@ -81,21 +81,25 @@ static __device__ __forceinline__ void run_softmax(const struct kp_mla_fwd_sm100
     const int key = rank * CTA_KEYS + lane_of();
     uint32_t stage = 0, tile = 0, n = 0;
     struct work w;
-    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), n++) {
+    for (cursor x = start_cursor(base, 1); next_work(p, &w, x); x = step_cursor(x), n++) {
         struct sums row = {-INF, 0, -INF};
-        int next = map_row(&w.slots, w.first * KEYS + key, 0);
+        int next = keys_ahead(p, &w, w.first, key), odd = 0;
         bring_queries(base, tm, stage + 1, 1);
         stage += 2 + (uint32_t)w.tiles;
 #pragma unroll 1
         for (int t = 0; t < w.tiles; t++, tile++) {
-            const uint32_t valid = __ballot_sync(~0u, next >= 0);
+            const uint32_t valid = valid_keys(p, &w, next);
             float s[CTA_KEYS];
             uint32_t y[CTA_KEYS / 2];
-            next = map_row(&w.slots, (w.first + t + 1) * KEYS + key, 0);
+            next = keys_ahead(p, &w, w.first + t + 1, key);
             load_scores(s, base, tm, rank, tile);
+#if CFG_JOINED
+            odd |= hides_odd(p, &w, s, valid);
+#endif
             softmax_of(y, s, valid, p->in.scale_log2, &row);
             give_p(y, row.offset, base, tm, rank, tile);
         }
+        if (JOINED) leave_odd(p, x, &w, base, rank, n, odd);
         give_sums(&row, base, rank, n);
     }
 }

@@ -132,6 +132,8 @@ extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_bwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_mla_fwd_sm100_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_sm100_rows;
+extern const struct attn_kernel attn_cuda_mla_fwd_joined_sm100_rows[];
+extern const int32_t attn_cuda_n_mla_fwd_joined_sm100_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_sm100_rows[];
 extern const int32_t attn_cuda_n_mla_bwd_sm100_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_joined_sm100_rows[];

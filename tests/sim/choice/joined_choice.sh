@@ -22,4 +22,10 @@ for heads in 8 32; do # few heads: taken to share what neighbours of a selection
     chooses b200 "mla_bwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_bwd_joined_sm100_bf16_d576
     chooses b200 "mla_bwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16 deterministic" attn_mla_bwd_joined_sm100_bf16_d576_det
 done
+"$attn" list | grep -q '^attn_mla_fwd_joined_sm100_bf16_d576 ' || exit $failed
+for heads in 8 32 64; do # rows that do not exist are multiplied without neighbours; few queries are cut into parts there
+    chooses b200 "mla_fwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_fwd_joined_sm100_bf16_d576
+    chooses b200 "mla_fwd hq=$heads sq=4 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128
+done
+chooses b200 "mla_fwd hq=65 sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_fwd_sm100_bf16_d576_h128
 exit $failed

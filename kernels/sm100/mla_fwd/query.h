@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_fwd.cu: what a pair of CTAs works on, 128 heads of one query and all of its slots or a part. group.h has
+ * the same names for joined lists. */
+#ifndef ATTN_SM100_MLA_FWD_QUERY_H
+#define ATTN_SM100_MLA_FWD_QUERY_H
+#include "kernels/sm100/mla_fwd/layout.h"
+
+/* Every role walks the work tiles itself. */
+struct work {
+    int64_t b, i;
+    int head0, heads; /* first head; that exist */
+    int part, first;  /* which one; its first tile of the query's */
+    int tiles;        /* at least 1 */
+    struct slots slots;
+};
+typedef int64_t cursor; /* the work tile's number */
+static __device__ __forceinline__ cursor start_cursor(uint32_t, int) { return blockIdx.x >> 1; }
+static __device__ __forceinline__ cursor step_cursor(cursor x) { return x + (gridDim.x >> 1); }
+static __device__ __forceinline__ int next_work(const struct kp_mla_fwd_sm100 *p, struct work *w, cursor number) {
+    if (number >= p->works) return 0;
+    const int64_t rows = number / p->splits, query = rows / p->blocks;
+    w->b = query / p->in.seq_q;
+    w->i = query - w->b * p->in.seq_q;
+    w->head0 = (int)(rows - query * p->blocks) * HEADS;
+    w->heads = min(p->in.heads_q - w->head0, HEADS);
+    w->slots = slots_of(&p->in, w->b, w->i);
+    w->part = (int)(number - rows * p->splits);
+    w->first = w->part * (int)p->share;
+    w->tiles = min(max(1, (w->slots.n + KEYS - 1) / KEYS - w->first), (int)p->share);
+    return 1;
+}
+
+/* ---- the thread's row: a head ---- */
+
+static __device__ __forceinline__ int row_exists(const struct kp_mla_fwd_sm100 *, const struct work *w) {
+    return head_of() < w->heads;
+}
+static __device__ __forceinline__ int head_of_row(const struct kp_mla_fwd_sm100 *, const struct work *w) {
+    return w->head0 + head_of();
+}
+static __device__ __forceinline__ int64_t query_of_row(const struct kp_mla_fwd_sm100 *, const struct work *w) {
+    return w->i;
+}
+
+/* ---- keys of a tile ---- */
+
+/* What the lane of key `key` reads of the query's tile t beforehand, and the bits of the row's 32 keys that follow from
+ * it. */
+static __device__ __forceinline__ int keys_ahead(const struct kp_mla_fwd_sm100 *, const struct work *w, int t,
+                                                 int key) {
+    return map_row(&w->slots, t * KEYS + key, 0);
+}
+static __device__ __forceinline__ uint32_t valid_keys(const struct kp_mla_fwd_sm100 *, const struct work *, int ahead) {
+    return __ballot_sync(~0u, ahead >= 0);
+}
+
+/* ---- what group.h has beyond one query; nobody calls it ---- */
+
+static __device__ __forceinline__ void leave_odd(const struct kp_mla_fwd_sm100 *, cursor, const struct work *, uint32_t,
+                                                 int, uint32_t, int) {}
+static __device__ __forceinline__ int comes_again(uint32_t, uint32_t) { return 0; }
+#endif
