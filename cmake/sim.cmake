@@ -308,6 +308,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd hq=32 sq=9 sk=700 d=512 topk=330 bf16 group=4 causal q_start=5000 scale=2 topk_length align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_fwd_16 mla_fwd_joined_sm100_f16_d576 5
                    "mla_fwd b=2 hq=5 sq=18 sk=300 d=576 topk=128 f16 topk_length lse_base_2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
+    attn_sim_check(check_sm100_joined_dist dist_joined_sm100_bf16_d576 124780547
+                   "dist b=2 hq=20 sq=13 sk=90 d=576 topk=130 bf16 group=4 causal q_start=40 topk_length lse_base_2 dist_norm=mean align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+    attn_sim_check(check_sm100_joined_dist_16 dist_joined_sm100_f16_d512 97 "dist hq=5 sq=19 sk=60 d=512 topk=40 f16 dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
+    attn_sim_check(check_sm100_joined_dist_2 dist_joined_sm100_bf16_d512 102 "dist hq=64 sq=5 sk=400 d=512 topk=350 bf16 group=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_joined_fwd_no_keys mla_fwd_joined_sm100_bf16_d576 1 "mla_fwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 sink align=16" ATTNSIM_GPU=b200)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.

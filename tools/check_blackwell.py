@@ -88,7 +88,7 @@ def sparse_problem(row, number, problems):
         hq = 192 if heads == 128 else heads + 5
     group = 1
     if joined:
-        group = r.choice([2, 4, 8, 16] if op == "mla_fwd" else [2, 4, 8])
+        group = r.choice([2, 4, 8] if op == "mla_bwd" else [2, 4, 8, 16])
         hq = r.randint(1, 128 // group) if edge or r.random() < 0.5 else 128 // group
     words = [f"hq={hq}"]
     batch = 2 if r.random() < 0.3 else 1
@@ -263,7 +263,7 @@ class Runner:
 
 def never_hit(attn, records):
     """Of each operator, the listed values that its rows take and no problem of it has hit."""
-    for op in sorted({re.match(r"attn_([a-z]+_[a-z]+|dist)_", x["row"])[1] for x in records}):
+    for op in sorted({re.match(r"attn_(dist|[a-z]+_[a-z]+)_", x["row"])[1] for x in records}):
         hit = {value for x in records if x["row"].startswith(f"attn_{op}_") for value in x.get("hit", ())}
         lists = subprocess.run([attn, "check", "--backend", "ref", "--op", op, "--dtype", "bf16", "--repeat", "1", "--coverage"],
                                capture_output=True, text=True, check=False).stdout

@@ -112,6 +112,12 @@ struct kp_dist_sm100_config {
     int32_t dtype, dim, heads;
 };
 
+/* A line of dist_joined_sm100.def. */
+struct kp_dist_joined_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim, heads, joined;
+};
+
 #define KP_DIST_SM100_THREADS 192
 #define KP_DIST_SM100_KEYS    256 /* slots of a tile, of a pair of CTAs */
 #define KP_DIST_SM100_SLICE   16384
@@ -124,8 +130,14 @@ struct kp_dist_sm100 {
     struct kp_dist dist; /* work tiles: queries times splits, parts of `share` tiles */
     int64_t kv_rows;     /* as in struct kp_mla_bwd_sm100 */
     int64_t share;
-    uint64_t padding[13];
-    struct kp_tensor_map q;  /* [B,SQ,HQ,D]; boxes of half the heads x 64 columns, 128 bytes swizzled */
+    /* Joined lists: dist.work_tiles groups from `from` on; f32 [groups][group][joined.bits - joined.keys], sums by
+     * entry, or by slot of a group left apart */
+    struct kp_mla_joined joined;
+    int64_t from;
+    uint64_t values;
+    uint64_t padding[4];
+    struct kp_tensor_map q;  /* [B,SQ,HQ,D]; boxes of half the heads x 64 columns, 128 bytes swizzled; of joined lists:
+                              * of 64, 32, 16, 8 heads of 1, 2, 4, 8 queries */
     struct kp_tensor_map kv; /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
 };
 KP_SIZE(struct kp_dist_sm100, 512 + 2 * 128);

@@ -15,9 +15,15 @@
  * four slots). Tensor memory: S^T, two stages of HEADS columns. Shared memory: Q (of two work tiles with 64 heads: the
  * next one's comes under this one's products), 9 slices of 128 slots x 64 columns, lse of two work tiles, barriers.
  *
+ * Over joined lists (.joined of the variant): columns are heads of a group of queries, and lanes entries of its list,
+ * group.h.
+ *
  * Barriers (arrivals; whose): Q_FULL [buffer] (bytes; even CTA), Q_EMPTY [buffer] (commit; both), K_FULL [place]
  * (bytes; even CTA), K_EMPTY [place] (commit; both), S_FULL [stage] (commit; both), S_EMPTY [stage] (8 warps; even
  * CTA). */
+#ifndef CFG_JOINED
+#define CFG_JOINED 0
+#endif
 #include "kernels/device/cluster.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
@@ -54,28 +60,11 @@ static __device__ __forceinline__ void await(uint32_t base, uint32_t barrier, ui
     mbar_wait(at_barrier(base, barrier), n & 1);
 }
 
-/* Tiles first .. last - 1 of a query's list; slots from last on up to `end` are the work tile's, too, without a key. */
-struct work {
-    int64_t b, i;
-    int first, last, end;
-    struct slots slots;
-};
-static __device__ __forceinline__ int next_work(const struct kp_dist_sm100 *p, struct work *w, int64_t number) {
-    const struct kp_mla *in = &p->dist.in;
-    if (number >= p->dist.work_tiles) return 0;
-    const int64_t query = number / p->dist.splits;
-    const int part = (int)(number - query * p->dist.splits), share = (int)p->share;
-    w->b = query / in->seq_q;
-    w->i = query - w->b * in->seq_q;
-    w->slots = slots_of(in, w->b, w->i);
-    const int tiles = (w->slots.n + KEYS - 1) / KEYS, all = (in->topk + KEYS - 1) / KEYS;
-    w->first = part * share;
-    w->end = min(w->first + share, all);
-    w->last = min(w->end, tiles);
-    return 1;
-}
-static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }
-static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 1; }
+#if CFG_JOINED
+#include "kernels/sm100/dist/group.h"
+#else
+#include "kernels/sm100/dist/query.h"
+#endif
 
 /* ------------------------------------------------------------------ copies ------------------------- */
 
@@ -87,13 +76,13 @@ static __device__ __forceinline__ void load_queries(const struct kp_dist_sm100 *
     __syncwarp();
     if (lane < SLICES)
         tensor_copy4(base + AT_Q + buffer * Q_BYTES + lane * Q_SLICE, &p->q, pair_leader(full), (int)lane * 64,
-                     rank * (HEADS / 2), (int)w->i, (int)w->b);
+                     first_head(rank), first_query(p, w, rank), (int)w->b);
     __syncwarp();
 }
 static __device__ __forceinline__ void run_copies(const struct kp_dist_sm100 *p, uint32_t base, int rank) {
     uint32_t n = 0, place = 0; /* work tiles that have tiles; slices */
     struct work w;
-    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step()) {
+    for (cursor x = start_cursor(); next_work(p, &w, x); x = step_cursor(x)) {
         if (w.first >= w.last) continue;
         load_queries(p, &w, base, rank, n++);
         for (int t = w.first; t < w.last; t++) {
@@ -120,7 +109,7 @@ static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *
     constexpr uint32_t SHAPE = tc_shape(256, HEADS, 0, CFG_DTYPE);
     uint32_t n = 0, place = 0, tile = 0;
     struct work w;
-    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step()) {
+    for (cursor x = start_cursor(); next_work(p, &w, x); x = step_cursor(x)) {
         if (w.first >= w.last) continue;
         const uint32_t buffer = n % Q_BUFFERS;
         const uint64_t b = tc_operand_at(ROWS128, base + AT_Q + buffer * Q_BYTES);
@@ -148,6 +137,9 @@ static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *
 
 /* ------------------------------------------------------------------ sums --------------------------- */
 
+#if CFG_JOINED
+#include "kernels/sm100/dist/joined_sums.h"
+#else
 /* lse of head h, base 2; +inf: it adds nothing, as a head that does not exist. */
 static __device__ __forceinline__ float lse_of(const struct kp_dist *p, const struct work *w, int h) {
     float lse = INF;
@@ -179,7 +171,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
     const uint32_t lanes = tm + ((uint32_t)(thread / 32) << 21);
     uint32_t n = 0, tile = 0;
     struct work w;
-    for (int64_t x = first_work(); next_work(all, &w, x); x += work_step()) {
+    for (cursor x = start_cursor(); next_work(all, &w, x); x = step_cursor(x)) {
         float *to = (float *)p->dist.data + w.b * p->dist.batch + w.i * p->dist.row;
         const int end = min(w.end * KEYS, p->in.topk);
 #pragma unroll 1 /* a few turns, of short lists */
@@ -208,6 +200,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
         }
     }
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(KP_DIST_SM100_THREADS, 1)
     CFG(const __grid_constant__ struct kp_dist_sm100 p) {

@@ -357,6 +357,7 @@ static const struct attn_core_rows sets[] = {
     {attn_cuda_mla_fwd_joined_sm90_rows, &attn_cuda_n_mla_fwd_joined_sm90_rows},
     {attn_cuda_mla_fwd_sm90_rows, &attn_cuda_n_mla_fwd_sm90_rows},
     {attn_cuda_mla_fwd_rows, &attn_cuda_n_mla_fwd_rows},
+    {attn_cuda_dist_joined_sm100_rows, &attn_cuda_n_dist_joined_sm100_rows},
     {attn_cuda_dist_sm100_rows, &attn_cuda_n_dist_sm100_rows},
     {attn_cuda_dist_joined_sm90_rows, &attn_cuda_n_dist_joined_sm90_rows},
     {attn_cuda_dist_sm90_rows, &attn_cuda_n_dist_sm90_rows},

@@ -140,6 +140,8 @@ extern const struct attn_kernel attn_cuda_mla_bwd_joined_sm100_rows[];
 extern const int32_t attn_cuda_n_mla_bwd_joined_sm100_rows;
 extern const struct attn_kernel attn_cuda_dist_sm100_rows[];
 extern const int32_t attn_cuda_n_dist_sm100_rows;
+extern const struct attn_kernel attn_cuda_dist_joined_sm100_rows[];
+extern const int32_t attn_cuda_n_dist_joined_sm100_rows;
 extern const struct attn_kernel attn_cuda_dist_joined_sm90_rows[];
 extern const int32_t attn_cuda_n_dist_joined_sm90_rows;
 extern const struct attn_kernel attn_cuda_dist_sm90_rows[];
