@@ -136,6 +136,15 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     endforeach()
     attn_sim_check(check_infinite_key_softcap_mask sdpa_bwd_sm80_f16_d64_full 4042981091873
                    "sdpa_bwd hq=2 hk=1 sq=100 sk=200 d=64 f16 softcap=3 mask=bool align=16" ATTNSIM_SMS=3)
+    # In a row of NaN: a mask of -inf leaves an infinite product behind the cap out, and one of NaN in.
+    attn_sim_check(check_infinite_key_softcap_left_out_d128 sdpa_bwd_sm80_bf16_d128_full 223498439621413
+                   "sdpa_bwd b=3 hq=12 sq=2 sk=128 d=27 dv=80 bf16 bottom_right lse_empty_plus_inf grad_alibi right=100 softcap=0.4 alibi=distance mask=bf16"
+                   ATTNSIM_GPU=h100)
+    attn_sim_check(check_infinite_key_softcap_left_out_d256 sdpa_bwd_sm80_f16_d256_full_ordered 222811076651172
+                   "sdpa_bwd hq=3 hk=1 sq=92 sk=73 d=8 dv=224 f16 deterministic grad_mask grad_alibi scale=-0.125 softcap=1.5 alibi=linear mask=bf16"
+                   ATTNSIM_GPU=h100)
+    attn_sim_check(check_infinite_key_softcap_left_out_d64 sdpa_bwd_sm80_f16_d64_full 354708998474360
+                   "sdpa_bwd hq=2 hk=1 sq=7 sk=66 d=64 f16 sink lse_with_sink dlse softcap=0.4 mask=f16 align=16" ATTNSIM_GPU=h100)
     # In f64, without a softcap, in tiles all of whose pairs are visible: a key whose infinity makes scores of -inf, which is
     # left out of dq as a hidden one is.
     foreach(row sm80_f64_d64 sm90_f64_d64)

@@ -254,6 +254,60 @@ static __device__ __forceinline__ void silence_stored(uint32_t base, struct part
     }
 }
 
+/* Full variants, a row whose lse is NaN and a key, one of which is not finite: has the cell a score of -inf? Its
+ * product, which no tile holds, is made of what is not finite, from memory. */
+static __device__ __forceinline__ int is_left_out(const struct kp_sdpa_bwd *p, const struct work *w, int head, int i,
+                                                  int j) {
+    const struct kp_sdpa *in = &p->in;
+    const int d = j - i - w->off;
+    if ((uint32_t)(d + in->window_left) > (uint32_t)in->window_left + (uint32_t)in->window_right || j >= w->seq.sk)
+        return 1;
+    const struct bias bias = bias_of(in, w->b, head);
+    float added = in->alibi_form ? bias.slope * (float)(in->alibi_form == 1 ? d : -abs(d)) : 0;
+    if (in->mask.data) {
+        const int64_t cell = bias.mask + (int64_t)i * in->mask.row + (int64_t)j * in->mask.column;
+        if (in->mask.dtype == KP_BOOL) {
+            if (mask_of(in, cell, KP_BOOL) != 0) return 1;
+        } else
+            added += mask_of(in, cell, in->mask.dtype);
+    }
+    if (in->softcap > 0 && added != -INF) return 0;
+    const uint16_t *q = (const uint16_t *)in->q.data + w->b * in->q.batch + head * in->q.head +
+                        (w->seq.q0 + i) * in->q.row;
+    const uint16_t *k = (const uint16_t *)in->k.data + w->b * in->k.batch + w->head_k * in->k.head +
+                        (w->seq.k0 + j) * in->k.row;
+    float s = 0;
+#pragma unroll 1
+    for (int c = 0; c < in->dim_qk && s == s; c++)
+        if (not_finite16(TYPE, (uint32_t)q[c] | (uint32_t)k[c] << 16)) s += unpack16(TYPE, q[c]) * unpack16(TYPE, k[c]);
+    s *= in->scale;
+    return in->softcap > 0 ? s == s : s + added == -INF;
+}
+/* Such cells of the lane, which it has stored: NaN or, where the score is -inf, 0. */
+static __device__ __forceinline__ void settle_stored(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                     uint32_t base, struct part part) {
+    const uint32_t to_p = cells_at(base + P_TILE, part), to_ds = cells_at(base + DS_TILE, part);
+    static_assert(!FULL || !P_HELD, "P in shared memory");
+#pragma unroll 1
+    for (int query = 0; query < 2 * S_N; query++) {
+        const int n = query / 2, q = part.row + 8 * n + 2 * (lane_of() & 3) + query % 2;
+        const uint32_t keep = query % 2 ? 0xffffu : 0xffff0000u;
+        const float lse = __uint_as_float(shared_load32(base + LSE + 4 * q));
+        if (lse == lse) continue;
+        const int bad_row = is_bad_row(base, q);
+#pragma unroll 1
+        for (int row = 0; row < 16 * S_M; row += 8) {
+            const int key = part.key + row + (lane_of() >> 2);
+            if (!bad_row && !(w->bad_keys && is_bad_key(base, key))) continue;
+            const uint32_t y = is_left_out(p, w, s.head, s.i0 + q, w->j0 + key) ? 0 : 0x7fff7fffu & ~keep;
+            const uint32_t cell_p = tile_step(to_p, S_PITCH, n) + row * S_PITCH,
+                           cell_ds = tile_step(to_ds, S_PITCH, n) + row * S_PITCH;
+            shared_store32(cell_p, (shared_load32(cell_p) & keep) | y);
+            shared_store32(cell_ds, (shared_load32(cell_ds) & keep) | y);
+        }
+    }
+}
+
 /* P_HELD: rX += the warp's cells times the rows of `rows`, from that query on. */
 static __device__ __forceinline__ void held_product(float rX[KV_M][KV_N][4], const uint32_t rC[S_M][S_N][2],
                                                     uint32_t rows) {
@@ -295,8 +349,10 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         const struct bias bias = bias_of(&p->in, w.b, s.head);
-        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias,
-                   SCALED ? factor_at(base, 4) : 1, rS, rD);
+        const int clear = !special && s.i0 + ROWS <= w.seq.sq && sees_all(p, &w, s.i0);
+        if (w.bad_keys || special) replace_products(&p->in, base, part_of(sub), w.bad_keys, rS);
+        full_cells<1>(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, clear, &bias,
+                      SCALED ? factor_at(base, 4) : 1, rS, rD);
     } else {
         plain_cells(&p->in, base, part_of(sub), rS);
 #pragma unroll
@@ -319,6 +375,11 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
     if (!P_HELD) {
         store_cells(base + P_TILE, part_of(sub), rP);
         if (!FULL && SILENCED_LATE && special) silence_stored(base, part_of(sub));
+        if (FULL && special) {
+            struct work w = recall_work(base);
+            w.seq = sequence_of(&p->in, w.b);
+            settle_stored(p, &w, recall_step(base, t), base, part_of(sub));
+        }
         return;
     }
     held_product(rV, rP, o_tile + sub * SUB_ROWS * PITCH);

@@ -100,7 +100,7 @@ static __device__ __forceinline__ void tile_gradient(const struct kp_sdpa_bwd *p
     cell_product(w, base, &p->in.v, &p->dout, head_k, p->in.dim_v, part, rD);
     part.j += w->j0, part.i += w->i0;
     const struct bias bias = bias_of(&p->in, w->b, w->head);
-    full_cells(&p->in, base, part, w->off, w->seq.sk, 0, 0, &bias, 1, rS, rD);
+    full_cells<0>(&p->in, base, part, w->off, w->seq.sk, 0, &bias, 1, rS, rD);
 }
 
 static __device__ __forceinline__ int any_visible(const struct kp_sdpa_bwd *p, const struct place *w) {
