@@ -4,6 +4,7 @@
  *
  *   s = 14 - exponent of the block's largest number     hi = f16(x 2^s)     lo = f16(x 2^s - hi)     unit = 2^-s
  *
+ * APART: a head's hi stand by themselves, all of its lo after them; else eight columns of hi and of lo by turns.
  * A block with infinities, NaN, numbers beyond 2^100, or rows whose largest numbers differ by more than 2^15 flags its
  * key head. Rows past a sequence are not read. Shared memory: two numbers. */
 #include "kernels/device/flag.h"
@@ -13,7 +14,7 @@
 #include "kernels/params/sdpa_wide.h"
 
 constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_F16X2_ROWS,
-              DOWN_STEPS = ROWS / DOWN;
+              DOWN_STEPS = ROWS / DOWN, APART = CFG_APART;
 
 /* Four columns of a row, as far as there are `n`. */
 static __device__ __forceinline__ float4 load_columns(const float *from, int whole, int n) {
@@ -30,14 +31,16 @@ static __device__ __forceinline__ uint32_t larger_size(float4 x) {
     return max(max(size_of(x.x), size_of(x.y)), max(size_of(x.z), size_of(x.w)));
 }
 
-/* Columns c .. c + 3 of a row: half of the hi piece and half of the lo piece of their eight columns. */
-static __device__ __forceinline__ void store_f16x2(uint32_t *row, int c, float4 x, float up) {
+/* Columns c .. c + 3 of a row: half of the hi piece and half of the lo piece of their eight columns. distance: from hi
+ * to lo, APART. */
+static __device__ __forceinline__ void store_f16x2(uint32_t *row, int c, float4 x, float up, int64_t distance) {
     const float y[4] = {x.x * up, x.y * up, x.z * up, x.w * up};
     const uint32_t h0 = pack16(KP_F16, y[0], y[1]), h1 = pack16(KP_F16, y[2], y[3]);
-    uint32_t *const to = row + (c & -8) + (c & 4) / 2;
+    uint32_t *const to = APART ? row + c / 2 : row + (c & -8) + (c & 4) / 2;
     *(uint2 *)to = make_uint2(h0, h1);
-    *(uint2 *)(to + 4) = make_uint2(pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
-                                    pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
+    *(uint2 *)(to + (APART ? distance : 4)) =
+        make_uint2(pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
+                   pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
 }
 
 /* HELD: pieces of a row that a thread keeps between the two looks at it; 0: any width, read twice. */
@@ -106,11 +109,12 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_f16x2_jo
 #pragma unroll
             for (int x = 0; x < HELD; x++) {
                 const int c = c0 + x * 4 * ACROSS;
-                if ((c & -8) < t->width) store_f16x2(to + r * t->to.row, c, kept[y][x], up);
+                if ((c & -8) < t->width) store_f16x2(to + r * t->to.row, c, kept[y][x], up, t->to.head / 2);
             }
         } else {
             for (int c = c0; (c & -8) < t->width; c += 4 * ACROSS)
-                store_f16x2(to + r * t->to.row, c, load_columns(from + r * t->from.row + c, whole, t->width - c), up);
+                store_f16x2(to + r * t->to.row, c, load_columns(from + r * t->from.row + c, whole, t->width - c), up,
+                            t->to.head / 2);
         }
     }
 }
@@ -123,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const struct kp_f16x2_tensor *t = &p.tensor[x];
         if (t->width <= 64)
             split_block<1>(&p, t, rest);
-        else if (t->width <= 128)
+        else if (APART || t->width <= 128) /* what the rows that read it take */
             split_block<2>(&p, t, rest);
         else
             split_block<0>(&p, t, rest);

@@ -350,6 +350,7 @@ static const struct attn_core_rows sets[] = {
     {attn_cuda_mla_bwd_joined_sm90_rows, &attn_cuda_n_mla_bwd_joined_sm90_rows},
     {attn_cuda_mla_bwd_sm90_rows, &attn_cuda_n_mla_bwd_sm90_rows},
     {attn_cuda_mla_bwd_rows, &attn_cuda_n_mla_bwd_rows},
+    {attn_cuda_sdpa_fwd_f16x2_rows, &attn_cuda_n_sdpa_fwd_f16x2_rows},
     {attn_cuda_sdpa_fwd_wide_rows, &attn_cuda_n_sdpa_fwd_wide_rows},
     {attn_cuda_sdpa_bwd_wide_rows, &attn_cuda_n_sdpa_bwd_wide_rows},
     {attn_cuda_mla_fwd_joined_sm100_rows, &attn_cuda_n_mla_fwd_joined_sm100_rows},

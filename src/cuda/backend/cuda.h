@@ -106,6 +106,8 @@ extern const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_maps_rows;
 extern const struct attn_kernel attn_cuda_sdpa_fwd_fp8_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_fp8_rows;
+extern const struct attn_kernel attn_cuda_sdpa_fwd_f16x2_rows[];
+extern const int32_t attn_cuda_n_sdpa_fwd_f16x2_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_maps_rows[];
 extern const int32_t attn_cuda_n_sdpa_bwd_maps_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_rows[];

@@ -5,6 +5,7 @@
 #include "core/problem.h"
 
 const char attn_cuda_f16x2_symbol[] = "attn_sdpa_halves_smxx_f32";
+const char attn_cuda_f16x2_apart_symbol[] = "attn_sdpa_halves_smxx_f32_apart";
 
 /* One tensor: heads, rows of a head over all sequences, rows of the longest, columns as stored. */
 struct extent {
@@ -55,7 +56,7 @@ attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const stru
         to[i] = (struct kp_view){.data = base + (uint64_t)h->offset[i].to,
                                  .batch = attn_core_has(p, ATTN_PACKED) ? 0 : x.heads * x.rows * x.stored,
                                  .head = x.rows * x.stored,
-                                 .row = x.stored,
+                                 .row = h->apart ? x.stored / 2 : x.stored,
                                  .column = 1,
                                  .dtype = KP_F32,
                                  .chunk = 16};
@@ -77,6 +78,6 @@ attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const stru
     if (status || job.n_blocks <= 0) return status;
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser(job.n_blocks, INT32_MAX), .y = 1, .z = 1, .threads = 256, .shared_bytes = 16};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_f16x2_symbol), &grid, &job, sizeof job,
-                            args->stream);
+    const char *symbol = h->apart ? attn_cuda_f16x2_apart_symbol : attn_cuda_f16x2_symbol;
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, symbol), &grid, &job, sizeof job, args->stream);
 }

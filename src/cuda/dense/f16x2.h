@@ -5,7 +5,7 @@
 #include "cuda/dense/wide.h"
 
 enum { ATTN_CUDA_F16X2_Q, ATTN_CUDA_F16X2_K, ATTN_CUDA_F16X2_V, ATTN_CUDA_F16X2_DOUT, ATTN_CUDA_F16X2_COUNT };
-extern const char attn_cuda_f16x2_symbol[];
+extern const char attn_cuda_f16x2_symbol[], attn_cuda_f16x2_apart_symbol[];
 
 /* Where in the workspace what lies, in bytes from `begin` on: a function of the problem alone. */
 struct attn_cuda_f16x2 {
@@ -13,12 +13,20 @@ struct attn_cuda_f16x2 {
     struct {
         int64_t to, unit;
     } offset[ATTN_CUDA_F16X2_COUNT];
-    int32_t n; /* 3, or 4 with dout */
+    int32_t n;     /* 3, or 4 with dout */
+    int32_t apart; /* a head's lo stand after all of its hi; else by turns, eight columns each */
 };
 struct attn_cuda_f16x2 attn_cuda_f16x2(const attn_problem *p, int64_t begin, int32_t n);
 
 /* 1 and the reason if the operands cannot be split. */
 int attn_cuda_f16x2_refuse(const attn_problem *p, struct attn_text *why);
+
+/* The kernel of the forward that serves the heads which pairs cannot hold (fwd_wide.c): 1 and the reason if it cannot;
+ * its image; and its launch. kp: parameters but for how the work is dealt; flags are there. */
+int attn_cuda_fwd_rest_refuse(const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why);
+attn_status attn_cuda_fwd_rest_prepare(struct attn_core_device *dev, const attn_problem *p);
+attn_status attn_cuda_fwd_rest(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
+                               const struct kp_sdpa_wide_fwd *kp);
 
 /* Queue the splitting. from: views of the caller's q, k, v (dout); to: views of the split ones. Sets flags, units and
  * blocks of *wide. */

@@ -165,6 +165,14 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
     return attn_cuda_launch_all(dev, work, g->splits > 1 ? 2 : 1, args->stream);
 }
 
+/* As many CTAs as run at a time: mostly they find nothing to do. */
+static attn_status start_rest(const struct attn_core_device *dev, const struct kp_sdpa_wide_config *c,
+                              const attn_problem *p, const attn_args *args, const struct kp_sdpa_wide_fwd *kp) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct geometry g = lay_out(c, l, p, 1);
+    return start(dev, c, &g, (int64_t)l->n_sms * g.memory.ctas, p, args, *kp);
+}
+
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct fwd_row *r = k->impl;
@@ -180,10 +188,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct attn_cuda_f16x2 h = attn_cuda_f16x2(p, 0, 3);
     const struct kp_view *const from[] = {&kp.fwd.in.q, &kp.fwd.in.k, &kp.fwd.in.v};
     struct kp_view to[ATTN_CUDA_F16X2_COUNT];
-    const struct geometry rest = lay_out(r->rest, l, p, 1);
     status = attn_cuda_f16x2_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
-    /* As many CTAs as run at a time: mostly they find nothing to do. */
-    if (!status) status = start(dev, r->rest, &rest, (int64_t)l->n_sms * rest.memory.ctas, p, args, kp);
+    if (!status) status = start_rest(dev, r->rest, p, args, &kp);
     kp.fwd.in.q = to[ATTN_CUDA_F16X2_Q];
     kp.fwd.in.k = to[ATTN_CUDA_F16X2_K];
     kp.fwd.in.v = to[ATTN_CUDA_F16X2_V];
@@ -208,6 +214,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, ...) CONFIG(sm80, tail, &config_sm80_f32_d64, __VA_ARGS__)
 #include "kernels/variants/sdpa_fwd_sm80.halves.def"
 #undef VARIANT
+
+/* Of the rows whose kernels stand elsewhere. */
+static const struct kp_sdpa_wide_config *const rest = &config_sm80_f32_d64;
+int attn_cuda_fwd_rest_refuse(const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why) {
+    return attn_cuda_refuse_image(dev, rest->symbol, memory_of(rest, attn_cuda_limits_of(dev), p).bytes, why);
+}
+attn_status attn_cuda_fwd_rest_prepare(struct attn_core_device *dev, const attn_problem *p) {
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(rest->symbol),
+                                  (uint32_t)memory_of(rest, attn_cuda_limits_of(dev), p).bytes);
+}
+attn_status attn_cuda_fwd_rest(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
+                               const struct kp_sdpa_wide_fwd *kp) {
+    return start_rest(dev, rest, p, args, kp);
+}
 
 #define ROW(chip, tail, needs, math, words, dtype_of_line)                                                             \
     {.name = "attn_sdpa_fwd_" #chip "_" #tail,                                                                         \

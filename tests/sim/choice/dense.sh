@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Which rows plans choose. D 64 on an H100: tiles of 128 query rows for short causal problems and few tiles, of 192
-# for the others; e4m3 at its own width. D 192 on a B200: pairs of CTAs for long full rows. Usage: dense.sh ATTN DRIVER
+# for the others; e4m3 at its own width; f32 on wgmma where there is enough to do. D 192 on a B200: pairs of CTAs for
+# long full rows. Usage: dense.sh ATTN DRIVER
 attn=${1:?path of attn} driver=${2:?path of the driver}
 failed=0 gpu=h100
 chooses() { # PROBLEM KERNEL
@@ -19,6 +20,14 @@ for dtype in bf16 f16; do
 done
 chooses "b=4 hq=32 sq=4096 d=64 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d64
 chooses "b=4 hq=32 sq=4096 d=96 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d128
+for causal in "" " causal"; do
+    chooses "b=2 hq=16 sq=4096 d=64 f32$causal" attn_sdpa_fwd_f16x2_sm90_f32_d64
+    chooses "b=2 hq=16 sq=4096 d=96 f32$causal" attn_sdpa_fwd_f16x2_sm90_f32_d128
+done
+chooses "hq=16 sq=512 d=128 f32" attn_sdpa_fwd_f16x2_sm90_f32_d128
+chooses "hq=32 hk=8 sq=1 sk=8192 d=128 f32" attn_sdpa_fwd_sm80_f32_d64
+chooses "b=2 hq=16 sq=4096 d=64 f32 softcap=30" attn_sdpa_fwd_sm80_f32_d64_halves
+chooses "b=2 hq=16 sq=4096 d=256 f32" attn_sdpa_fwd_sm80_f32_d128_halves
 gpu=b200 rows=attn_sdpa_fwd_sm100
 for dtype in bf16 f16; do
     wide="d=192 dv=128 $dtype"
