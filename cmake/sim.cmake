@@ -145,6 +145,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    ATTNSIM_GPU=h100)
     attn_sim_check(check_infinite_key_softcap_left_out_d64 sdpa_bwd_sm80_f16_d64_full 354708998474360
                    "sdpa_bwd hq=2 hk=1 sq=7 sk=66 d=64 f16 sink lse_with_sink dlse softcap=0.4 mask=f16 align=16" ATTNSIM_GPU=h100)
+    # The same without softcap: +inf in a mask makes the row NaN, an infinity the key's score -inf.
+    foreach(seed 42949673002 42949673062 42949673093)
+      attn_sim_check(check_infinite_key_left_out_${seed} sdpa_bwd_sm80_bf16_d64_full ${seed}
+                     "sdpa_bwd hq=2 hk=2 sq=1 sk=12 d=64 bf16 mask=f32 align=16" ATTNSIM_GPU=h100)
+    endforeach()
     # In f64, without a softcap, in tiles all of whose pairs are visible: a key whose infinity makes scores of -inf, which is
     # left out of dq as a hidden one is.
     foreach(row sm80_f64_d64 sm90_f64_d64)
