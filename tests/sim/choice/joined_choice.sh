@@ -25,8 +25,8 @@ done
 "$attn" list | grep -q '^attn_mla_fwd_joined_sm100_bf16_d576 ' || exit $failed
 for heads in 8 32 64; do # rows that do not exist are multiplied without neighbours; few queries are cut into parts there
     chooses b200 "mla_fwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_fwd_joined_sm100_bf16_d576
-    chooses b200 "mla_fwd hq=$heads sq=4 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128
 done
+chooses b200 "mla_fwd hq=64 sq=4 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128
 chooses b200 "dist hq=64 sq=4096 sk=32768 topk=2048 d=576 bf16" attn_dist_sm100_bf16_d576_h64
 chooses b200 "dist hq=64 sq=4096 sk=32768 topk=2048 d=576 bf16 group=2" attn_dist_joined_sm100_bf16_d576
 chooses b200 "dist hq=16 sq=4096 sk=32768 topk=2048 d=512 f16" attn_dist_joined_sm100_f16_d512
