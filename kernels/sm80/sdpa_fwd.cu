@@ -413,10 +413,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
     }
 #endif
     if (KEY_WARPS > 1 && !merge_keys(base, &st, rO, unit)) return;
+#ifndef CFG_EARLY
     if (p.splits > 1) {
         store_partials(&p, &w, &st, rO, unit);
         return;
     }
+#endif
     if (COL_WARPS > 1) __syncthreads(); /* the output takes the place of Q, of which column warps share rows */
     finish_rows(&p, &w, base, &st, rO, unit);
 }
