@@ -13,10 +13,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
     const int64_t tiles = (int64_t)p->in.batch * p->in.heads_q * p->row_tiles;
     const int lane = (int)threadIdx.x % 32, stripes = p->dim / 32, group = p->in.heads_q / p->in.heads_k;
     const float scale = p->in.scale;
+    struct kp_sdpa rows = p->in; /* lengths of keys do not matter here */
+    rows.cu_seqlens_k = rows.seqlens_k = 0;
     for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const int i0 = (int)(tile % p->row_tiles) * p->rows, h = (int)(tile / p->row_tiles % p->in.heads_q);
         const int b = (int)(tile / p->row_tiles / p->in.heads_q);
-        const struct sequence s = sequence_of(&p->in, b);
+        const struct sequence s = sequence_of(&rows, b);
         if (i0 >= s.rows || ((const int32_t *)k.wide.flags)[(int64_t)b * p->in.heads_k + h / group]) continue;
         const float *from = (const float *)p->dq_sum + (h * p->stat_rows + first_stat_row(p, &s, b) + i0) * p->dim;
         float *to = (float *)p->dq.data + b * p->dq.batch + h * p->dq.head + (s.q0 + i0) * p->dq.row;
