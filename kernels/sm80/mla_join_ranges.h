@@ -10,11 +10,12 @@ static __device__ __forceinline__ uint32_t set_bit(uint32_t *bitmap, uint32_t fr
     return atomicOr(&bitmap[from_low / 32], bit) & bit;
 }
 
-/* Bits of the keys low .. low + 32 words - 1 that slots name for the use-th time; use < 0: for any, and in the first
- * range the valid slots are counted. */
-static __device__ __forceinline__ void mark(const struct group_lists *j, uint32_t low, int use) {
+/* Bits of the keys low .. low + 32 words - 1 that slots name for the use-th time; ANY: for any, and in the first range
+ * the valid slots are counted. */
+template <bool ANY>
+static __device__ __forceinline__ void mark(const struct group_lists *j, uint32_t low, uint32_t use) {
     const uint32_t thread = threadIdx.x, span = j->words * 32;
-    const bool by_use = use >= 0 && j->l->again;
+    const bool by_use = !ANY && j->l->again;
     uint32_t next = NO_KEY, again = 0;
 #pragma unroll 1
     for (int r = 0; r < GROUP; r++) {
@@ -34,20 +35,21 @@ static __device__ __forceinline__ void mark(const struct group_lists *j, uint32_
             else if (key >= low)
                 next = min(next, key);
         }
-        if (use < 0 && low == 0) {
+        if (ANY && low == 0) {
             valid = __reduce_add_sync(~0u, valid);
             if ((thread & 31) == 0 && valid) atomicAdd(&j->l->valid[r], valid);
         }
     }
     next = __reduce_min_sync(~0u, next);
     if ((thread & 31) == 0 && next != NO_KEY) atomicMin(&j->l->next, next);
-    if (use < 0 && again) atomicOr(&j->l->again, 1u);
+    if (ANY && again) atomicOr(&j->l->again, 1u);
 }
 
-static __device__ __forceinline__ struct range take_range(const struct group_lists *j, uint32_t low, int use) {
+template <bool ANY>
+static __device__ __forceinline__ struct range take_range(const struct group_lists *j, uint32_t low, uint32_t use) {
     clear(j);
     __syncthreads();
-    mark(j, low, use);
+    mark<ANY>(j, low, use);
     __syncthreads();
     struct range range = scan<1>(j);
     range.next = j->l->next;
@@ -92,7 +94,7 @@ static __device__ __forceinline__ void emit(const struct group_lists *j, uint32_
 }
 
 /* Those of one use and range. */
-static __device__ __forceinline__ void add_slots(const struct group_lists *j, uint32_t low, int use) {
+static __device__ __forceinline__ void add_slots(const struct group_lists *j, uint32_t low, uint32_t use) {
     const uint32_t start[KINDS] = {j->l->start[0], j->l->start[1], j->l->start[2]};
     const uint32_t span = j->words * 32;
 #pragma unroll 1
@@ -133,11 +135,12 @@ static __device__ __forceinline__ void number_uses(const struct group_lists *j) 
     __syncthreads();
 }
 
-/* Entries of a use by kind, over all ranges. */
-static __device__ __forceinline__ struct range count_use(const struct group_lists *j, int use) {
+/* Entries of a use, or of ANY, by kind, over all ranges. */
+template <bool ANY>
+static __device__ __forceinline__ struct range count_use(const struct group_lists *j, uint32_t use) {
     struct range sum = {{0, 0, 0}, NO_KEY};
     for (uint32_t low = 0; low != NO_KEY;) {
-        const struct range range = take_range(j, low, use);
+        const struct range range = take_range<ANY>(j, low, use);
         for (int k = 0; k < KINDS; k++) sum.n[k] += range.n[k];
         low = range.next;
     }
@@ -148,6 +151,7 @@ static __device__ __forceinline__ struct range count_use(const struct group_list
 static __device__ __forceinline__ void pad_entries(const struct group_lists *j, uint32_t n) {
     const uint32_t padded = (n + 127) / 128 * 128;
     for (uint32_t e = n + threadIdx.x; e < padded; e += THREADS) j->out[j->p->keys + e] = -1;
+#pragma unroll 1 /* a thread has few */
     for (uint32_t x = threadIdx.x; x < padded / 32 * GROUP; x += THREADS) {
         const uint32_t e0 = x / GROUP * 32;
         j->out[j->p->bits + (e0 / 64 * GROUP + x % GROUP) * 2 + e0 % 64 / 32] = 0;
@@ -157,14 +161,14 @@ static __device__ __forceinline__ void pad_entries(const struct group_lists *j, 
 static __device__ __forceinline__ void general_way(const struct group_lists *j) {
     uint32_t n = 0;
     if (!j->l->again) {
-        const struct range sum = count_use(j, -1);
+        const struct range sum = count_use<true>(j, 0);
         n = sum.n[0] + sum.n[1] + sum.n[2];
     }
     if (j->l->again) {
         number_uses(j);
         n = 0;
         for (uint32_t use = 0; use < j->l->most_uses; use++) {
-            const struct range sum = count_use(j, (int)use);
+            const struct range sum = count_use<false>(j, use);
             n += sum.n[0] + sum.n[1] + sum.n[2];
         }
     }
@@ -174,7 +178,7 @@ static __device__ __forceinline__ void general_way(const struct group_lists *j) 
         for (int x = (int)threadIdx.x; x < j->l->queries * j->p->slots_row; x += THREADS) j->out[j->p->slots + x] = -1;
     __syncthreads();
     for (uint32_t use = 0; use < j->l->most_uses; use++) {
-        const struct range sum = count_use(j, (int)use);
+        const struct range sum = count_use<false>(j, use);
         if (threadIdx.x == 0) {
             uint32_t *start = j->l->start;
             start[0] = use ? start[2] : 0; /* past the last use's entries */
@@ -182,10 +186,10 @@ static __device__ __forceinline__ void general_way(const struct group_lists *j) 
             start[2] = start[1] + sum.n[1];
         }
         for (uint32_t low = 0; low != NO_KEY;) {
-            const uint32_t next = take_range(j, low, (int)use).next;
+            const uint32_t next = take_range<false>(j, low, use).next;
 #pragma unroll 1
             for (int kind = 0; kind < KINDS; kind++) emit(j, low, kind);
-            if (j->p->slots) add_slots(j, low, (int)use);
+            if (j->p->slots) add_slots(j, low, use);
             __syncthreads();
             if (threadIdx.x < KINDS) j->l->start[threadIdx.x] += j->l->count[threadIdx.x];
             low = next;

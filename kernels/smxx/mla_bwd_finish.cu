@@ -68,11 +68,13 @@ static __device__ __forceinline__ void round_parts(const struct kp_mla_bwd *p, c
     *(uint2 *)(to + c) = make_uint2(pack16(p->dq.dtype, sum.x, sum.y), pack16(p->dq.dtype, sum.z, sum.w));
 }
 
-static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, int64_t x, int64_t pieces) {
-    const int64_t row = x / pieces, query = row / p->in.heads_q, flat = p->first + query, d = p->in.dim_qk;
-    const int h = (int)(row % p->in.heads_q), block = h / p->head_block;
-    const int64_t part = (int64_t)p->head_block * d, tile = query * p->head_blocks + block;
+/* 32 bits count pieces of rows: each has 256 bytes of q, and 1 KiB of part_dq for two parts and more. */
+static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, uint32_t x, uint32_t pieces) {
+    const uint32_t row = x / pieces, query = row / (uint32_t)p->in.heads_q;
+    const int h = (int)(row % (uint32_t)p->in.heads_q), block = h / p->head_block;
+    const int64_t d = p->in.dim_qk, part = (int64_t)p->head_block * d, tile = (int64_t)query * p->head_blocks + block;
     const float *from = (const float *)p->part_dq + tile * p->parts * part + (h - block * p->head_block) * d;
+    const int64_t flat = p->first + query;
     round_parts(p, from, part, flat / p->in.seq_q, flat % p->in.seq_q, h, x % pieces * 128 + 4 * lane_of());
 }
 
@@ -230,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         if (TASK == KP_MLA_BWD_DKV)
             round_row(&p.bwd, x);
         else if (TASK == KP_MLA_BWD_DQ)
-            round_query(&p.bwd, x, pieces);
+            round_query(&p.bwd, (uint32_t)x, (uint32_t)pieces);
         else if (TASK == KP_MLA_BWD_JOINED_DIST)
             finish_joined(joined, x);
         else if (TASK == KP_MLA_BWD_JOINED_DQ)

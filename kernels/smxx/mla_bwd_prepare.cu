@@ -11,12 +11,19 @@
  * zeroes after them a launch takes p.first .. p.first + p.n - 1.
  *
  * A variant with .early needs nothing of the kernel before and runs at the same time; it ends after it, so that a wait
- * for its end is one for both. */
+ * for its end is one for both. Its main kernels form no states, and have tensors of one type of 16 bits whose rows are
+ * whole vectors (alignment_bytes in src/cuda/sparse/mla_bwd_sm90.c). */
 #include "kernels/device/grid.h"
 #include "kernels/device/mla_row.h"
 
 constexpr int THREADS = CFG_THREADS, HEADS = 64; /* heads of a CTA of main kernels */
+#ifdef CFG_EARLY
+constexpr int EARLY = CFG_EARLY;
+#else
+constexpr int EARLY = 0;
+#endif
 
+#ifndef CFG_EARLY
 /* 8 neighbouring elements of 16 bits. */
 static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t first) {
     if (v->chunk == 16) {
@@ -33,19 +40,25 @@ static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v
 static __device__ __forceinline__ int is_wide16(const struct kp_view *v) {
     return v->dtype != KP_F32 && v->chunk == 16;
 }
-/* The lane's part of D. */
+#endif
+/* The lane's part of D of rows that are whole vectors: all loads under way before the first is looked at. */
+static __device__ __forceinline__ float dot_wide(const struct kp_mla_bwd *p, int64_t out, int64_t dout) {
+    const uint4 *x = (const uint4 *)((const uint16_t *)p->out.data + out) + (threadIdx.x & 31);
+    const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + dout) + (threadIdx.x & 31);
+    const uint4 a[2] = {__ldcs(x), __ldcs(x + 32)}, b[2] = {__ldcs(y), __ldcs(y + 32)};
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < 2; c++) sum = mla_row_add8(p->out.dtype, p->dout.dtype, sum, a[c], b[c]);
+    return sum;
+}
 static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int64_t b, int64_t i, int64_t h) {
     const int64_t out = b * p->out.batch + i * p->out.row + h * p->out.head;
     const int64_t dout = b * p->dout.batch + i * p->dout.row + h * p->dout.head;
+#ifdef CFG_EARLY
+    return dot_wide(p, out, dout);
+#else
+    if (is_wide16(&p->out) && is_wide16(&p->dout)) return dot_wide(p, out, dout);
     float sum = 0;
-    if (is_wide16(&p->out) && is_wide16(&p->dout)) { /* all loads under way before the first is looked at */
-        const uint4 *x = (const uint4 *)((const uint16_t *)p->out.data + out) + (threadIdx.x & 31);
-        const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + dout) + (threadIdx.x & 31);
-        const uint4 a[2] = {__ldcs(x), __ldcs(x + 32)}, b[2] = {__ldcs(y), __ldcs(y + 32)};
-#pragma unroll
-        for (int c = 0; c < 2; c++) sum = mla_row_add8(p->out.dtype, p->dout.dtype, sum, a[c], b[c]);
-        return sum;
-    }
 #pragma unroll
     for (int c = 0; c < KP_MLA_DIM_V; c += 256) {
         const int column = c + 8 * ((int)threadIdx.x & 31);
@@ -56,6 +69,7 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
         for (int e = 0; e < 8; e++) sum = __fmaf_rn(x[e], y[e], sum);
     }
     return sum;
+#endif
 }
 
 static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, int64_t row) {
@@ -112,7 +126,7 @@ template <int TYPE> static __device__ __forceinline__ void prepare_rows(const st
 static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int64_t row) {
     const int bytes = p->sum.dtype == KP_F32 ? 4 : 2, lane = (int)threadIdx.x & 31;
     char *to = (char *)p->sum.data + (row / p->in.seq_k * p->sum.batch + row % p->in.seq_k * p->sum.row) * bytes;
-    if (p->sum.chunk == 16)
+    if (EARLY || p->sum.chunk == 16)
         for (int c = 16 * lane; c < p->in.dim_qk * bytes; c += 512) *(uint4 *)(to + c) = make_uint4(0, 0, 0, 0);
     else
         for (int c = 2 * lane; c < p->in.dim_qk * bytes; c += 64) *(uint16_t *)(to + c) = 0;
@@ -133,13 +147,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_consta
     const int64_t end = p.first + p.n, rows = p.cycles.rows, step = (int64_t)gridDim.x * (THREADS / 32);
 #ifdef CFG_EARLY
     grid_release();
-    const int type = p.out.dtype == p.dout.dtype && is_wide16(&p.out) && is_wide16(&p.dout) ? p.out.dtype : KP_F32;
-    int64_t from = p.first;
-    if (type != KP_F32 && p.first % TOGETHER == 0 && p.in.heads_q % TOGETHER == 0 && rows >> 32 == 0) {
+    int64_t from = p.first; /* a multiple of TOGETHER */
+    if (p.in.heads_q % TOGETHER == 0 && rows >> 32 == 0) {
         const int64_t whole = (end < rows ? end : rows) / TOGETHER * TOGETHER;
         const int64_t own = p.first + TOGETHER * ((int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5));
         for (int64_t x = own; x < whole; x += TOGETHER * step) {
-            if (type == KP_BF16)
+            if (p.out.dtype == KP_BF16)
                 prepare_rows<KP_BF16>(&p, (uint32_t)x);
             else
                 prepare_rows<KP_F16>(&p, (uint32_t)x);
@@ -151,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_consta
 #endif
     for (int64_t x = from + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
         if (x < rows)
-            prepare_row(&p, row_at(&p.cycles, (uint32_t)p.in.heads_q, x));
+            prepare_row(&p, EARLY ? x : row_at(&p.cycles, (uint32_t)p.in.heads_q, x));
         else
             clear_row(&p, x - rows);
     }

@@ -13,6 +13,11 @@
 #include "kernels/params/mla_apart.h"
 
 constexpr int THREADS = CFG_THREADS, HELD = KP_MLA_MAX_SPLITS / 32, DIM_V = 512, LEAST = -126; /* as in mla_fwd.cu */
+#ifdef CFG_APART
+constexpr int APART = CFG_APART;
+#else
+constexpr int APART = 0;
+#endif
 
 static __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
@@ -23,6 +28,11 @@ static __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
     return x;
+}
+
+/* Of lse and max_logits, which may be absent and are f32. */
+static __device__ __forceinline__ void store_one(const struct kp_view *v, int64_t index, float x) {
+    if (v->data) ((float *)v->data)[index] = x;
 }
 
 static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int64_t row, int64_t rows) {
@@ -68,16 +78,16 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float y = empty || inverse == 0 ? 0 : o[e] * inverse;
-            if (p->out.dtype == KP_F32)
+            if (!APART && p->out.dtype == KP_F32) /* rows for joined lists write the problem's type */
                 ((float *)p->out.data)[out + c + e] = y;
             else
                 ((uint16_t *)p->out.data)[out + c + e] = (uint16_t)pack16(p->out.dtype, y, 0);
         }
     }
     if (lane != 0) return;
-    store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + i * p->lse.row,
-              outer_lse(p->in.flags, empty ? -INF : (most + log2f(sum)) * LN2, sink));
-    store_lse(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, largest * LN2);
+    store_one(&p->lse, b * p->lse.batch + h * p->lse.head + i * p->lse.row,
+              lse_in_form(p->in.flags, empty ? -INF : (most + log2f(sum)) * LN2));
+    store_one(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, largest * LN2);
 }
 
 #ifdef CFG_APART
@@ -85,7 +95,7 @@ typedef struct kp_mla_combine_apart launched;
 #else
 typedef struct kp_mla_fwd launched;
 #endif
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ launched kp) {
+extern "C" __global__ void __launch_bounds__(THREADS, 12) CFG(const __grid_constant__ launched kp) {
 #ifdef CFG_APART
     const struct kp_mla_fwd &p = kp.fwd;
     if (*(const int32_t *)kp.gate == 0) return;

@@ -398,7 +398,11 @@ static __device__ __forceinline__ void store_row(const struct state *c, const st
             *(uint4 *)(to + 32 * g) = make_uint4(w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]);
     } else {
 #pragma unroll
-        for (int x = 0; x < 64; x++) to[32 * (x / 8) + x % 8] = (uint16_t)(w[x / 2] >> (x % 2 * 16));
+        for (int x = 0; x < 32; x++) {
+            uint16_t *two = to + 32 * (x / 4) + x % 4 * 2;
+            two[0] = (uint16_t)w[x];
+            two[1] = (uint16_t)(w[x] >> 16);
+        }
     }
 }
 
@@ -428,6 +432,11 @@ static __device__ __forceinline__ void store_part(const struct state *c, const s
     ((float *)kp->part_m)[row] = c->m[r];
     ((float *)kp->part_l)[row] = l;
     ((float *)kp->part_max_logits)[row] = largest;
+}
+
+/* Of lse and max_logits, which may be absent and are f32. */
+static __device__ __forceinline__ void store_one(const struct kp_view *v, int64_t index, float x) {
+    if (v->data) ((float *)v->data)[index] = x;
 }
 
 template <int WG>
@@ -462,8 +471,8 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         store_row(c, &kp->out, to, r, inside, factor);
         if (WG == 0 || t || !inside) continue; /* warpgroup 1 has the time: it waits for S of a anyhow */
         const float lse = lse_in_form(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2);
-        store_lse(&kp->lse, w.b * kp->lse.batch + i * kp->lse.row + h * kp->lse.head, lse);
-        store_lse(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
+        store_one(&kp->lse, w.b * kp->lse.batch + i * kp->lse.row + h * kp->lse.head, lse);
+        store_one(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
                   c->largest[r] * LN2);
     }
     if (JOINED && !y->cursor.second && y->cursor.alone < 2) mark(c, kp, y->cursor.groups, y->cursor.alone || finite);
