@@ -317,13 +317,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # groups a pair; groups left apart beside others; last groups of one query; O rescaled; no key.
     attn_sim_check(check_sm100_joined_fwd_nan mla_fwd_joined_sm100_bf16_d576 97 "mla_fwd hq=16 sq=24 sk=40 d=576 topk=8 bf16 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_fwd_apart mla_fwd_joined_sm100_f16_d512 124780547
-                   "mla_fwd b=2 hq=33 sq=9 sk=90 d=512 topk=70 f16 group=2 causal q_start=40 k_stride=2 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
+                   "mla_fwd b=2 hq=33 sq=9 sk=90 d=512 topk=70 f16 group=2 causal q_start=40 k_stride=2 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4 ATTN_CUDA_CHUNK_LIMIT=3)
     attn_sim_check(check_sm100_joined_fwd_4 mla_fwd_joined_sm100_bf16_d512 9
                    "mla_fwd hq=32 sq=9 sk=700 d=512 topk=330 bf16 group=4 causal q_start=5000 scale=2 topk_length align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     attn_sim_check(check_sm100_joined_fwd_16 mla_fwd_joined_sm100_f16_d576 5
-                   "mla_fwd b=2 hq=5 sq=18 sk=300 d=576 topk=128 f16 topk_length lse_base_2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
+                   "mla_fwd hq=5 sq=34 sk=300 d=576 topk=128 f16 topk_length lse_base_2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
     attn_sim_check(check_sm100_joined_dist dist_joined_sm100_bf16_d576 124780547
-                   "dist b=2 hq=20 sq=13 sk=90 d=576 topk=130 bf16 group=4 causal q_start=40 topk_length lse_base_2 dist_norm=mean align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5)
+                   "dist b=2 hq=20 sq=13 sk=90 d=576 topk=130 bf16 group=4 causal q_start=40 topk_length lse_base_2 dist_norm=mean align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=5 ATTN_CUDA_CHUNK_LIMIT=3)
     attn_sim_check(check_sm100_joined_dist_16 dist_joined_sm100_f16_d512 97 "dist hq=5 sq=19 sk=60 d=512 topk=40 f16 dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
     attn_sim_check(check_sm100_joined_dist_2 dist_joined_sm100_bf16_d512 102 "dist hq=64 sq=5 sk=400 d=512 topk=350 bf16 group=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_joined_fwd_no_keys mla_fwd_joined_sm100_bf16_d576 1 "mla_fwd hq=7 sq=3 sk=0 d=576 topk=127 bf16 sink align=16" ATTNSIM_GPU=b200)

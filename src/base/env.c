@@ -65,8 +65,8 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
                                 "device has, to choose as on a smaller chip."},
     [ATTN_ENV_CUDA_CHUNK_LIMIT] =
         {"ATTN_CUDA_CHUNK_LIMIT", "int",
-         "For tests: queries whose rows of slots deterministic mla_bwd keeps at once, at most, so "
-         "that small problems are cut in chunks, too."},
+         "For tests: queries whose rows of slots deterministic mla_bwd keeps at once, and groups of joined lists that "
+         "mla_fwd and dist on sm_100 take at once, at most, so that small problems are cut in chunks, too."},
     [ATTN_ENV_CUDA_SM_LIMIT] = {"ATTN_CUDA_SM_LIMIT", "int",
                                 "For tests: multiprocessors that launches count on, below what the device has, so that "
                                 "small problems have several items for each CTA."},

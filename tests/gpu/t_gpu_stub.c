@@ -358,6 +358,31 @@ static void lists_of_a_dist_joined(void **state) {
     assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
 }
 
+/* Blackwell: whole rounds of pairs for each 64 MiB of lists, of dist also of sums, which a launch of their own brings to
+ * slots; pairs of 64 heads, which the forward joins in any case, dist where they are handed over. */
+static void lists_joined_on_sm100(void **state) {
+    (void)state;
+    static const char fwd[] = "attn_mla_fwd_joined_sm100_bf16_d576", dist[] = "attn_dist_joined_sm100_bf16_d576";
+    if (!attn_cuda_variant_find(fwd) || !attn_cuda_variant_find(dist) ||
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        skip();
+    setenv("CUDA_STUB_DEVICES", "100", 1);
+    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=100 sk=1000 d=576 topk=64 bf16", "join_sm80_i32_g8, main 26, ");
+    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=6000 sk=1000 d=576 topk=2048 bf16",
+                    "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
+    assert_launches("50000000", fwd, "mla_fwd hq=64 sq=100 sk=1000 d=576 topk=64 bf16 group=2", "main 100, ");
+    assert_launches("50000000", dist, "dist hq=16 sq=100 sk=1000 d=576 topk=64 bf16 dist_norm=l1",
+                    "join_sm80_i32_g8, main 26, finish_smxx_joined_dist, ");
+    assert_launches("50000000", dist, "dist hq=16 sq=5000 sk=1000 d=576 topk=2048 bf16",
+                    "join_sm80_i32_g8, main 132, finish_smxx_joined_dist, join_sm80_i32_g8, main 132, "
+                    "finish_smxx_joined_dist, ");
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, fwd);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART,
+                  "attn_mla_fwd_sm100_bf16_d576_h128");
+    assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, "attn_dist_sm100_bf16_d576_h64");
+    assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16 group=2", UINT64_MAX, 0, dist);
+}
+
 int main(void) {
     struct cuda_stub *(*get)(void) = NULL;
     void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *symbol = library ? dlsym(library, "cuda_stub_state") : NULL;
@@ -380,6 +405,7 @@ int main(void) {
         cmocka_unit_test(limits_of_unions),
         cmocka_unit_test(lists_of_a_dist_joined),
         cmocka_unit_test(lists_of_a_backward_joined),
+        cmocka_unit_test(lists_joined_on_sm100),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

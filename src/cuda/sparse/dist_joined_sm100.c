@@ -10,8 +10,9 @@
 #include "kernels/params/mla_sm100.h"
 
 enum { COLUMNS = KP_SM100_HEADS /* of a pair of CTAs */ };
-/* Sums of groups at a time: they stay in the second-level cache until the next launch has read them. */
-static const int64_t VALUE_BYTES = INT64_C(64) << 20;
+/* Of sums of groups at a time, room for the longest unions; what unions that share much leave stays in the second-level
+ * cache until the next launch has read it. */
+static const int64_t VALUE_BYTES = INT64_C(256) << 20;
 
 /* Groups, pairs of CTAs at once, groups of a launch, entries of a group at most, and places in the workspace. */
 struct geometry {
@@ -20,12 +21,14 @@ struct geometry {
 };
 static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
     const int32_t n_sms = attn_cuda_limits_of(dev)->n_sms;
+    const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
     struct geometry g = {.group = attn_cuda_mla_joined_group(p, COLUMNS), .pairs = n_sms > 1 ? n_sms / 2 : 1};
     if (!g.group || p->batch <= 0) return (struct geometry){0};
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
     g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
     const int64_t bytes = g.group * g.entries * (int64_t)sizeof(float), rounds = VALUE_BYTES / (bytes * g.pairs);
     g.listed = attn_cuda_lesser(attn_cuda_mla_joined_listed(p, COLUMNS, g.pairs), (rounds > 1 ? rounds : 1) * g.pairs);
+    if (limit > 0) g.listed = attn_cuda_lesser(g.listed, limit);
     g.values = attn_cuda_mla_joined_bytes(dev, p, COLUMNS, g.listed);
     g.end = g.values + (uint64_t)(g.listed * bytes);
     return g;

@@ -16,10 +16,12 @@ struct geometry {
 };
 static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
     const int32_t n_sms = attn_cuda_limits_of(dev)->n_sms;
+    const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
     struct geometry g = {.group = attn_cuda_mla_joined_group(p, ROWS), .pairs = n_sms > 1 ? n_sms / 2 : 1};
     if (!g.group || p->batch <= 0) return (struct geometry){0};
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
     g.listed = attn_cuda_mla_joined_listed(p, ROWS, g.pairs);
+    if (limit > 0) g.listed = attn_cuda_lesser(g.listed, limit);
     g.marks = attn_cuda_mla_joined_bytes(dev, p, ROWS, g.listed);
     g.end = g.marks + (uint64_t)g.listed * sizeof(uint64_t);
     return g;
