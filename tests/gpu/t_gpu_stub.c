@@ -358,8 +358,8 @@ static void lists_of_a_dist_joined(void **state) {
     assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
 }
 
-/* Blackwell: whole rounds of pairs for each 64 MiB of lists, of dist also of sums, which a launch of their own brings to
- * slots; pairs of 64 heads, which the forward joins in any case, dist where they are handed over. */
+/* Blackwell: whole rounds of pairs for each 64 MiB of lists, of dist also for 256 MiB of sums, which a launch of their
+ * own brings to slots; pairs of 64 heads, which the forward joins in any case, dist where they are handed over. */
 static void lists_joined_on_sm100(void **state) {
     (void)state;
     static const char fwd[] = "attn_mla_fwd_joined_sm100_bf16_d576", dist[] = "attn_dist_joined_sm100_bf16_d576";
