@@ -8,14 +8,14 @@
 
 constexpr float LEAST = -126; /* log2 units: smallest factor of a rescale */
 constexpr int N_PAIRS = KEYS / 2;
+constexpr int CAP_IN_PLACE = SCORE_MOD && DIM < 192; /* in tensor memory, before the row is loaded */
 
 /* m: what P is relative to, in log2 units (-inf: no score yet); l: sum of P. */
 struct row {
     float m, l;
 };
 
-/* Products of the row in tensor memory to scores in log2 units, softcap applied: a part at a time, since the whole row
- * and what the cap needs would spill. */
+/* CAP_IN_PLACE: products of the row in tensor memory to scores in log2 units, softcap applied, a part at a time. */
 static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, uint32_t cells) {
     const float a = cap_slope(&p->in);
 #pragma unroll 1
@@ -38,15 +38,18 @@ static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p,
     }
     tc_wait_stores();
 }
-/* Pairs of scores in log2 units, relative to the row's m; keys outside lo <= key < hi of the tile become -inf. */
-static __device__ __forceinline__ void load_scores(uint64_t y[N_PAIRS], uint32_t cells, float unit, float m, int hides,
-                                                   int lo, int hi) {
-    uint32_t x[KEYS];
+static __device__ __forceinline__ void load_products(uint32_t x[KEYS], uint32_t cells) {
 #pragma unroll
     for (int c = 0; c < KEYS; c += 32) tc_load32(x + c, cells + c);
     tc_wait_loads();
 #pragma unroll
     for (int c = 0; c < KEYS; c++) asm volatile("" : "+r"(x[c])); /* the compiler reads them after the wait */
+}
+/* Pairs of scores in log2 units, relative to the row's m; keys outside lo <= key < hi of the tile become -inf. */
+static __device__ __forceinline__ void load_scores(uint64_t y[N_PAIRS], uint32_t cells, float unit, float m, int hides,
+                                                   int lo, int hi) {
+    uint32_t x[KEYS];
+    load_products(x, cells);
     if (hides) {
         const uint32_t hidden = __float_as_uint(unit < 0 ? INF : -INF);
 #pragma unroll
@@ -57,6 +60,25 @@ static __device__ __forceinline__ void load_scores(uint64_t y[N_PAIRS], uint32_t
 #pragma unroll
     for (int c = 0; c < N_PAIRS; c++)
         y[c] = fma_f32x2(two_floats(__uint_as_float(x[2 * c]), __uint_as_float(x[2 * c + 1])), units, minus);
+}
+/* The same with softcap, of products that nobody has capped. */
+static __device__ __forceinline__ void load_capped(const struct kp_sdpa_fwd *p, uint64_t y[N_PAIRS], uint32_t cells,
+                                                   float m, int hides, int lo, int hi) {
+    const float a = cap_slope(&p->in), unit = unit_of_score(p), minus = m == -INF ? 0 : -m;
+    uint32_t x[KEYS];
+    load_products(x, cells);
+#pragma unroll
+    for (int c = 0; c < KEYS; c += 32) {
+        const int far = is_far(largest_product<32>(x + c), a);
+        if (far) cap_far<32>(x + c, a);
+        capped_pairs<32>(y + c / 2, x + c, far, a, unit, minus);
+    }
+    if (!hides) return;
+#pragma unroll
+    for (int c = 0; c < KEYS; c += 2) {
+        const float2 z = floats_of(y[c / 2]);
+        y[c / 2] = two_floats(c >= lo && c < hi ? z.x : -INF, c + 1 >= lo && c + 1 < hi ? z.y : -INF);
+    }
 }
 /* NaN if one is. */
 static __device__ __forceinline__ float largest_of(const uint64_t y[N_PAIRS]) {
@@ -145,8 +167,11 @@ static __device__ __forceinline__ void softmax_tile(const struct kp_sdpa_fwd *p,
     uint64_t y[N_PAIRS];
     await(base, S_FULL + half, t);
     tc_after();
-    if (SCORE_MOD) cap_products(p, lanes + TM_S + half * KEYS);
-    load_scores(y, lanes + TM_S + half * KEYS, unit, row->m, hides, lo, hi);
+    if (CAP_IN_PLACE) cap_products(p, lanes + TM_S + half * KEYS);
+    if (SCORE_MOD && !CAP_IN_PLACE)
+        load_capped(p, y, lanes + TM_S + half * KEYS, row->m, hides, lo, hi);
+    else
+        load_scores(y, lanes + TM_S + half * KEYS, unit, row->m, hides, lo, hi);
     if (OWN_P) {
         tc_before();
         tell(base, S_EMPTY + half);
