@@ -37,7 +37,7 @@ struct state {
     uint32_t shared, q_tile; /* number of the tile of Q at work, of all the CTA's */
     struct ring ring;        /* slot that is read next */
     int wg;                  /* warpgroup */
-    float o[N_O];            /* P_SCALE times 64 x DIM_V: see wgmma.h */
+    float o[N_O];            /* 64 x DIM_V: see wgmma.h */
     struct rows rows;
 };
 
@@ -250,10 +250,11 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     const struct work work = recall_work(work_place(c)), *w = &work;
     const int t = lane_of() & 3, i = w->row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
     const int pairs = p->out.chunk == 16; /* two columns are aligned to 8 bytes */
+    const float lowered = exp2_fast(-LIFT);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float f = finish_row(p, w, i + 8 * r, c->rows.m[r], quad_sum(c->rows.l[r]), t == 0);
-        const float factor = f * (1 / P_SCALE);
+        const float f = finish_row(p, w, i + 8 * r, c->rows.m[r] + LIFT, quad_sum(c->rows.l[r]) * lowered, t == 0);
+        const float factor = f * lowered;
         float *const to = (float *)p->out.data + row_at(w, &p->out, i + 8 * r) + 2 * t;
         if (i + 8 * r >= w->seq.rows) continue;
 #pragma unroll

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Part of sdpa_fwd_f16x2.cu: from the products of a key tile to pairs of P, in the registers of a warpgroup.
  *
- * P = 2^(score - m), scores in log2 units, m the row's largest score so far. As an operand it is P_SCALE P = hi + lo,
+ * P = 2^(score - m), scores in log2 units, m LIFT below the row's largest score so far. As an operand it is hi + lo,
  * f16 each, which leaves 22 bits down to 2^-18 of the row's largest, and 2^-40 of it below. */
 #ifndef ATTN_SM90_SDPA_FWD_F16X2_SOFTMAX_H
 #define ATTN_SM90_SDPA_FWD_F16X2_SOFTMAX_H
 #include "kernels/sm90/sdpa_fwd_f16x2/work.h"
 
-/* log2 units: smallest factor of a rescale. */
-constexpr float LEAST = -126, P_SCALE = 32768;
+/* log2 units; LEAST: smallest factor of a rescale. */
+constexpr float LIFT = 15, LEAST = -126;
 
 /* Of rows g and g + 8 of the warp: what P is relative to (-inf: no key yet), and this thread's sum of P. */
 struct rows {
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void softmax(const float s[N_S], const float u
         float m = -INF;
 #pragma unroll
         for (int y = 0; y < BLOCKS; y++) m = fmaxf(m, most[y][r] * units[y]);
-        m = fmaxf(quad_max(m), rows->m[r]);
+        m = fmaxf(quad_max(m) - LIFT, rows->m[r]);
         growth[r] = exp2_fast(fmaxf(rows->m[r] - m, LEAST));
         rows->m[r] = m;
         from[r] = m == -INF ? 0 : m;
@@ -57,9 +57,8 @@ static __device__ __forceinline__ void softmax(const float s[N_S], const float u
         const float unit = units[x / (BLOCK / 4)], f = from[x & 1];
         const float a = exp2_fast(__fmaf_rn(s[2 * x], unit, -f)), b = exp2_fast(__fmaf_rn(s[2 * x + 1], unit, -f));
         part[2 * (x & 1)] += a, part[2 * (x & 1) + 1] += b;
-        const float up[2] = {a * P_SCALE, b * P_SCALE};
-        hi[x] = pack16(KP_F16, up[0], up[1]);
-        lo[x] = pack16(KP_F16, up[0] - unpack16(KP_F16, hi[x]), up[1] - unpack16(KP_F16, hi[x] >> 16));
+        hi[x] = pack16(KP_F16, a, b);
+        lo[x] = pack16(KP_F16, a - unpack16(KP_F16, hi[x]), b - unpack16(KP_F16, hi[x] >> 16));
     }
     uint32_t all = 0;
 #pragma unroll
