@@ -2,11 +2,15 @@
  * Dense backward in f32 and f64 on CUDA, the host's side: kernel rows from kernels/variants/sdpa_bwd_sm80.f32.def and
  * .f64.def, what they refuse, the workspace, and the launches of an execution. The device's side:
  * kernels/sm80/sdpa_bwd_wide.cu and what its header names. */
+#include "base/err.h"
 #include "core/problem.h"
+#include "cuda/backend/driver.h"
 #include "cuda/dense/dout.h"
 #include "cuda/dense/f16x2.h"
+#include "kernels/params/sdpa_bwd_f16x2_sm90.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 enum { MAX_DIM = 512 };
 
@@ -14,9 +18,15 @@ enum { MAX_DIM = 512 };
 struct pair {
     const struct kp_sdpa_wide_config *keys, *queries;
 };
-/* A row. `rest`: what serves the heads that kernels of f16x2 operands leave; else NULL. */
+/* The same on wgmma. */
+struct wgmma_pair {
+    const struct kp_sdpa_bwd_f16x2_config *keys, *queries;
+};
+/* A row. `rest`: what serves the heads that kernels of f16x2 operands leave; else NULL. wgmma: what makes the gradients
+ * in place of `own`, which says the geometry; else NULL. */
 struct bwd_row {
     const struct pair *own, *rest;
+    const struct wgmma_pair *wgmma;
 };
 
 /* The kernels around them, by dtype. */
@@ -103,6 +113,7 @@ static struct geometry lay_out(const struct bwd_row *r, const struct attn_cuda_l
     g.offset.dq = take(&g.offset.end, r->own->keys->sums ? rows * r->own->keys->cols : 0, p);
     if (r->rest) {
         g.split = attn_cuda_f16x2(p, g.offset.end, ATTN_CUDA_F16X2_COUNT);
+        g.split.apart = r->wgmma != NULL;
         g.offset.end = g.split.end;
     }
     return g;
@@ -117,13 +128,41 @@ static int refuse_images(const struct attn_core_device *dev, const struct pair *
            (c->queries && attn_cuda_refuse_image(dev, c->queries->symbol, deal_of(c->queries, l, p).memory.bytes, why));
 }
 
+static uint32_t wgmma_bytes(const struct kp_sdpa_bwd_f16x2_config *c) {
+    return (uint32_t)KP_SDPA_BWD_F16X2_SHARED(c->dim, c->tile, c->slots);
+}
+static int refuse_wgmma(const struct attn_core_device *dev, const struct wgmma_pair *c, const attn_problem *p,
+                        struct attn_text *why) {
+    const char *missing = p->softcap > 0                  ? "softcap"
+                          : p->alibi                      ? "ALiBi"
+                          : p->mask_dtype                 ? "a mask"
+                          : fabs(p->scale) < 1e-30        ? "a scale of 0"
+                          : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
+                          : c->keys->dim > 64 && attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
+                              ? "a sink outside of lse"
+                              : NULL;
+    const double longest = p->seq_q > p->seq_k ? (double)p->seq_q : (double)p->seq_k;
+    if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
+    if (missing) return 1;
+    if ((double)p->batch * (double)p->heads_q * (longest / KP_SDPA_BWD_F16X2_ROWS + 1) > INT32_MAX ||
+        p->total_q > INT32_MAX || p->total_k > INT32_MAX) {
+        attn_text_add(why, "counts tiles and packed rows in 31 bits");
+        return 1;
+    }
+    return attn_cuda_refuse_image(dev, c->keys->symbol, wgmma_bytes(c->keys), why) ||
+           attn_cuda_refuse_image(dev, c->queries->symbol, wgmma_bytes(c->queries), why) ||
+           attn_cuda_refuse_image(dev, attn_cuda_f16x2_apart_symbol, 0, why) || attn_cuda_refuse_tensor_maps(dev, why);
+}
+
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct bwd_row *r = k->impl;
     const struct helpers *h = helpers_of(p);
     const struct kp_sdpa_wide_config *c = r->own->keys;
-    const int64_t most = c->sums ? c->cols : MAX_DIM; /* slices would each add all of dQ */
-    if (attn_cuda_sdpa_refuse(p, most, most, why) || refuse_images(dev, r->own, p, why) ||
+    /* slices would each add all of dQ */
+    const int64_t most = r->wgmma ? r->wgmma->keys->dim : c->sums ? c->cols : MAX_DIM;
+    if (attn_cuda_sdpa_refuse(p, most, most, why) ||
+        (r->wgmma ? refuse_wgmma(dev, r->wgmma, p, why) : refuse_images(dev, r->own, p, why)) ||
         (c->sums && attn_cuda_refuse_image(dev, convert_symbol, 0, why)) ||
         (r->rest && (attn_cuda_f16x2_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
                      attn_cuda_refuse_image(dev, attn_cuda_f16x2_symbol, 0, why))) ||
@@ -138,6 +177,17 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         return 0;
     }
     return 1;
+}
+
+/* Seven products for five; tiles of 128 rows padded to the width of the row, on multiprocessors that may have none.
+ * Rates: flop a cycle at 1.7 GHz, what an H200 was measured at. */
+static double wgmma_seconds(const struct wgmma_pair *c, const attn_problem *p, const struct attn_core_amount *amount,
+                            const struct attn_cuda_limits *l) {
+    const double tiles =
+                     (double)attn_cuda_blocks(p->seq_k, KP_SDPA_BWD_F16X2_ROWS) * (double)p->batch * (double)p->heads_k,
+                 idle = tiles > 0 ? ceil(tiles / l->n_sms) * l->n_sms / tiles : 1;
+    const double padded = 5.0 * c->keys->dim / (double)(3 * p->dim_qk + 2 * p->dim_v);
+    return amount->flops * 1.4 * padded * idle / ((c->keys->dim == 64 ? 830 : 840) * 1.7e9 * l->n_sms);
 }
 
 /* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at with all products counted that a row forms; those of
@@ -159,6 +209,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double memory = amount->bytes / (2e10 * l->n_sms);
     if (c->f16x2 && width < c->cols) compute *= 1 + 0.8 * (1 - width / c->cols);
     if (c->f16x2) compute += 2e-5 + 2 * memory;
+    if (r->wgmma) return 3e-5 + wgmma_seconds(r->wgmma, p, amount, l) + 2 * memory;
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 
@@ -173,7 +224,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct bwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct helpers *h = helpers_of(p);
-    const struct pair *const pairs[] = {r->own, r->rest};
+    const struct pair *const pairs[] = {r->wgmma ? r->rest : r->own, r->wgmma ? NULL : r->rest};
     const struct {
         const char *symbol;
         int64_t bytes;
@@ -182,7 +233,10 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {h->prepare, 0, 1},
         {h->sums, 1024, wants_sums(p)},
         {h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), wants_bias(p)},
-        {attn_cuda_f16x2_symbol, 16, r->rest != NULL},
+        {attn_cuda_f16x2_symbol, 16, r->rest != NULL && !r->wgmma},
+        {attn_cuda_f16x2_apart_symbol, 16, r->wgmma != NULL},
+        {r->wgmma ? r->wgmma->keys->symbol : NULL, r->wgmma ? wgmma_bytes(r->wgmma->keys) : 0, r->wgmma != NULL},
+        {r->wgmma ? r->wgmma->queries->symbol : NULL, r->wgmma ? wgmma_bytes(r->wgmma->queries) : 0, r->wgmma != NULL},
         {convert_symbol, 0, r->own->keys->sums},
     };
     attn_status status = attn_cuda_padding_prepare(dev, p);
@@ -260,6 +314,31 @@ static attn_status start_pair(const struct attn_core_device *dev, const struct p
     return status;
 }
 
+/* Queue one of the kernels on wgmma. a: q, k, v, dout, split. */
+static attn_status start_wgmma(const struct attn_core_device *dev, const struct kp_sdpa_bwd_f16x2_config *c,
+                               const attn_problem *p, const struct kp_sdpa_wide_bwd *all, const struct kp_view a[],
+                               void *stream) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int owns_keys = c->side == KP_WIDE_OWN_KEYS, packed = attn_core_has(p, ATTN_PACKED);
+    const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
+                  batch = packed ? 1 : p->batch, heads = p->batch * (owns_keys ? p->heads_k : p->heads_q),
+                  group = p->heads_q / p->heads_k;
+    const int32_t box_q = owns_keys ? c->tile : KP_SDPA_BWD_F16X2_ROWS,
+                  box_k = owns_keys ? KP_SDPA_BWD_F16X2_ROWS : c->tile;
+    struct kp_sdpa_bwd_f16x2 kp = {.all = *all};
+    struct kp_tensor_map *q = owns_keys ? &kp.other_a : &kp.own_a, *dout = owns_keys ? &kp.other_b : &kp.own_b,
+                         *key = owns_keys ? &kp.own_a : &kp.other_a, *v = owns_keys ? &kp.own_b : &kp.other_b;
+    const int64_t bytes = 4 * (owns_keys ? group * p->seq_q : p->seq_k) * (p->dim_qk + p->dim_v) + 1;
+    kp.all.tiles = (int32_t)attn_cuda_blocks(owns_keys ? p->seq_k : p->seq_q, KP_SDPA_BWD_F16X2_ROWS);
+    kp.all.bwd.section = (int32_t)attn_cuda_section(heads, owns_keys ? 1 : group, l->l2_bytes / 2 / bytes);
+    kp.all.work_tiles = kp.all.tiles * heads;
+    TRY(attn_cuda_f16x2_map(dev, "q", &a[ATTN_CUDA_F16X2_Q], p->dim_qk, rows_q, p->heads_q, batch, box_q, q));
+    TRY(attn_cuda_f16x2_map(dev, "k", &a[ATTN_CUDA_F16X2_K], p->dim_qk, rows_k, p->heads_k, batch, box_k, key));
+    TRY(attn_cuda_f16x2_map(dev, "v", &a[ATTN_CUDA_F16X2_V], p->dim_v, rows_k, p->heads_k, batch, box_k, v));
+    TRY(attn_cuda_f16x2_map(dev, "dout", &a[ATTN_CUDA_F16X2_DOUT], p->dim_v, rows_q, p->heads_q, batch, box_q, dout));
+    return start(dev, c->symbol, kp.all.work_tiles, KP_SDPA_BWD_F16X2_THREADS, wgmma_bytes(c), &kp, sizeof kp, stream);
+}
+
 /* dq, dk, dv from f16x2 operands; from f32 the heads that these leave. */
 static attn_status start_split(const struct attn_core_device *dev, const struct bwd_row *r, const struct geometry *g,
                                const attn_problem *p, const attn_args *args, struct kp_sdpa_wide_bwd kp) {
@@ -275,6 +354,12 @@ static attn_status start_split(const struct attn_core_device *dev, const struct 
     kp.bwd.in.k = to[ATTN_CUDA_F16X2_K];
     kp.bwd.in.v = to[ATTN_CUDA_F16X2_V];
     kp.bwd.dout = to[ATTN_CUDA_F16X2_DOUT];
+    if (r->wgmma) {
+        if (!status && (kp.bwd.dk.data || kp.bwd.dv.data))
+            status = start_wgmma(dev, r->wgmma->keys, p, &kp, to, args->stream);
+        if (!status && kp.bwd.dq.data) status = start_wgmma(dev, r->wgmma->queries, p, &kp, to, args->stream);
+        return status;
+    }
     if (!status) status = start_pair(dev, r->own, p, &kp, args->stream);
     if (!status && sums)
         status = start(dev, convert_symbol, p->batch * p->heads_q * g->row_tiles, 256, 0, &kp, sizeof kp, args->stream);
@@ -325,7 +410,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     static const struct kp_sdpa_wide_config keys_##chip##_##tail = {.symbol = "attn_sdpa_bwd_" #chip "_" #tail,        \
                                                                     __VA_ARGS__};                                      \
     static const struct pair pair_##chip##_##tail = {&keys_##chip##_##tail, &queries_##chip##_##tail};                 \
-    static const struct bwd_row row_##chip##_##tail = {&pair_##chip##_##tail, others};
+    static const struct bwd_row row_##chip##_##tail = {&pair_##chip##_##tail, others, NULL};
 #define VARIANT(tail, source, ...) CONFIG(sm80, tail, NULL, __VA_ARGS__)
 #include "kernels/variants/sdpa_bwd_sm80.f32.def"
 #include "kernels/variants/sdpa_bwd_sm80.f64.def"
@@ -339,8 +424,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, ...)                                                                                     \
     static const struct kp_sdpa_wide_config keys_##tail = {.symbol = "attn_sdpa_bwd_sm80_" #tail, __VA_ARGS__};        \
     static const struct pair pair_##tail = {&keys_##tail, NULL};                                                       \
-    static const struct bwd_row row_sm80_##tail = {&pair_##tail, &pair_sm80_f32_d64};
+    static const struct bwd_row row_sm80_##tail = {&pair_##tail, &pair_sm80_f32_d64, NULL};
 #include "kernels/variants/sdpa_bwd_sm80.sums.def"
+#undef VARIANT
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_bwd_f16x2_config queries_wgmma_##tail = {                                              \
+        .symbol = "attn_sdpa_bwd_dq_f16x2_sm90_" #tail, __VA_ARGS__};
+#include "kernels/variants/sdpa_bwd_dq_f16x2_sm90.def"
+#undef VARIANT
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_bwd_f16x2_config keys_wgmma_##tail = {.symbol = "attn_sdpa_bwd_f16x2_sm90_" #tail,     \
+                                                                      __VA_ARGS__};                                    \
+    static const struct wgmma_pair wgmma_##tail = {&keys_wgmma_##tail, &queries_wgmma_##tail};                         \
+    static const struct bwd_row row_wgmma_##tail = {&pair_sm80_f32_d64, &pair_sm80_f32_d64, &wgmma_##tail};
+#include "kernels/variants/sdpa_bwd_f16x2_sm90.def"
 #undef VARIANT
 
 #define WIDE "D and DV to 512; the number in the name is the columns of a gradient that a CTA makes at a time"
@@ -357,6 +454,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .impl = &row_##chip##_##tail,                                                                                     \
      .workspace = workspace},
 const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[] = {
+#define VARIANT(tail, source, ...)                                                                                     \
+    {.name = "attn_sdpa_bwd_f16x2_sm90_" #tail,                                                                        \
+     .arch = "sm90",                                                                                                   \
+     .summary = "wgmma on pairs of f16; D and DV to the number in the name; no softcap, ALiBi, mask, pages",           \
+     .op = ATTN_OP_SDPA_BWD,                                                                                           \
+     .dtype = ATTN_F32,                                                                                                \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .features = ATTN_CUDA_SM90A,                                                                                      \
+     .impl = &row_wgmma_##tail,                                                                                        \
+     .workspace = workspace},
+#include "kernels/variants/sdpa_bwd_f16x2_sm90.def"
+#undef VARIANT
 #define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F32, WIDE, 1, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm80.f32.def"
 #include "kernels/variants/sdpa_bwd_sm80.halves.def"

@@ -81,3 +81,11 @@ attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const stru
     const char *symbol = h->apart ? attn_cuda_f16x2_apart_symbol : attn_cuda_f16x2_symbol;
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, symbol), &grid, &job, sizeof job, args->stream);
 }
+
+attn_status attn_cuda_f16x2_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
+                                int64_t columns, int64_t rows, int64_t heads, int64_t batch, int32_t box,
+                                struct kp_tensor_map *map) {
+    struct kp_view pairs = *v; /* of f32 numbers each as long as two of f16; a head's are those of hi, then of lo */
+    pairs.row *= 2, pairs.batch *= 2;
+    return attn_cuda_sdpa_map(dev, name, &pairs, columns, rows, 2 * heads, batch, (uint32_t)box, map);
+}

@@ -2,6 +2,7 @@
  * f32 operands split in two f16 numbers each (f16x2), in the workspace, for the dense kernels with .f16x2 = 1. */
 #ifndef ATTN_CUDA_DENSE_F16X2_H
 #define ATTN_CUDA_DENSE_F16X2_H
+#include "cuda/dense/sdpa_map.h"
 #include "cuda/dense/wide.h"
 
 enum { ATTN_CUDA_F16X2_Q, ATTN_CUDA_F16X2_K, ATTN_CUDA_F16X2_V, ATTN_CUDA_F16X2_DOUT, ATTN_CUDA_F16X2_COUNT };
@@ -33,4 +34,9 @@ attn_status attn_cuda_fwd_rest(const struct attn_core_device *dev, const attn_pr
 attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const struct attn_cuda_f16x2 *h,
                                   const attn_problem *p, const attn_args *args, const struct kp_sdpa *in,
                                   const struct kp_view *const from[], struct kp_view to[], struct kp_sdpa_wide *wide);
+
+/* A map of a split tensor, apart: two places on the axis of heads for each of its heads. `heads`: of the tensor. */
+attn_status attn_cuda_f16x2_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
+                                int64_t columns, int64_t rows, int64_t heads, int64_t batch, int32_t box,
+                                struct kp_tensor_map *map);
 #endif

@@ -70,13 +70,6 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* ------------------------------------------------------------------ launch ------------------------- */
 
-/* A map of a split tensor: two places on the axis of heads for each of its heads. */
-static attn_status map_pairs(const struct attn_core_device *dev, const char *name, struct kp_view v, int64_t columns,
-                             int64_t rows, int64_t heads, int64_t batch, int32_t box, struct kp_tensor_map *map) {
-    v.row *= 2, v.batch *= 2; /* of f32 numbers each as long as two of f16; a head's are those of hi, then of lo */
-    return attn_cuda_sdpa_map(dev, name, &v, columns, rows, 2 * heads, batch, (uint32_t)box, map);
-}
-
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_sdpa_fwd_f16x2_sm90_config *c = k->impl;
@@ -104,9 +97,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                    .blocks_q = wide.wide.blocks_q,
                                    .blocks_k = wide.wide.blocks_k};
     const int64_t pieces = attn_cuda_sdpa_fwd_deal(rows_of(c), 0, p, &kp.maps);
-    TRY(map_pairs(dev, "q", to[ATTN_CUDA_F16X2_Q], p->dim_qk, rows_q, p->heads_q, batch, rows_of(c), &kp.maps.q));
-    TRY(map_pairs(dev, "k", to[ATTN_CUDA_F16X2_K], p->dim_qk, rows_k, p->heads_k, batch, c->keys, &kp.maps.k));
-    TRY(map_pairs(dev, "v", to[ATTN_CUDA_F16X2_V], p->dim_v, rows_k, p->heads_k, batch, KP_F16X2_ROWS, &kp.maps.v));
+    TRY(attn_cuda_f16x2_map(dev, "q", &to[ATTN_CUDA_F16X2_Q], p->dim_qk, rows_q, p->heads_q, batch, rows_of(c),
+                            &kp.maps.q));
+    TRY(attn_cuda_f16x2_map(dev, "k", &to[ATTN_CUDA_F16X2_K], p->dim_qk, rows_k, p->heads_k, batch, c->keys,
+                            &kp.maps.k));
+    TRY(attn_cuda_f16x2_map(dev, "v", &to[ATTN_CUDA_F16X2_V], p->dim_v, rows_k, p->heads_k, batch, KP_F16X2_ROWS,
+                            &kp.maps.v));
     const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(pieces, attn_cuda_limits_of(dev)->n_sms),
                                         .y = 1,
                                         .z = 1,

@@ -5,8 +5,9 @@
 # long full rows. Usage: dense.sh ATTN DRIVER
 attn=${1:?path of attn} driver=${2:?path of the driver}
 failed=0 gpu=h100
+op=sdpa_fwd
 chooses() { # PROBLEM KERNEL
-    got=$(ATTN_CUDA_DRIVER=$driver ATTNSIM_GPU=$gpu "$attn" plan --device cuda:0 "sdpa_fwd $1" | sed -n 's/^kernel *//p')
+    got=$(ATTN_CUDA_DRIVER=$driver ATTNSIM_GPU=$gpu "$attn" plan --device cuda:0 "$op $1" | sed -n 's/^kernel *//p')
     [ "$got" = "$2" ] || { echo "FAILED: $1: $got, not $2"; failed=1; }
 }
 rows=attn_sdpa_fwd_wgmma_sm90
@@ -28,6 +29,13 @@ chooses "hq=16 sq=512 d=128 f32" attn_sdpa_fwd_f16x2_sm90_f32_d128
 chooses "hq=32 hk=8 sq=1 sk=8192 d=128 f32" attn_sdpa_fwd_sm80_f32_d64
 chooses "b=2 hq=16 sq=4096 d=64 f32 softcap=30" attn_sdpa_fwd_sm80_f32_d64_halves
 chooses "b=2 hq=16 sq=4096 d=256 f32" attn_sdpa_fwd_sm80_f32_d128_halves
+op=sdpa_bwd
+for more in "" " causal" " deterministic"; do
+    chooses "b=2 hq=16 sq=4096 d=64 f32$more" attn_sdpa_bwd_f16x2_sm90_f32_d64
+    chooses "b=2 hq=16 sq=4096 d=128 f32$more" attn_sdpa_bwd_f16x2_sm90_f32_d128
+done
+chooses "b=2 hq=16 sq=4096 d=64 f32 softcap=30" attn_sdpa_bwd_sm80_f32_d64_halves_sums
+op=sdpa_fwd
 gpu=b200 rows=attn_sdpa_fwd_sm100
 for dtype in bf16 f16; do
     wide="d=192 dv=128 $dtype"
