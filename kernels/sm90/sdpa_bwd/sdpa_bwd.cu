@@ -106,13 +106,12 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, ui
     wgmma_wait(1);
     wgmma_hold(s, N_CELLS);
     if (SCORE_MOD) {
-        if (rare(special | (int)shared_load32(shared + ANY_BAD))) make_infinite(shared, stats, wg, s);
-        cap_products(p, s); /* under dP */
+        cap_products(p, shared, stats, wg, special | (int)shared_load32(shared + ANY_BAD), s); /* under dP */
     } else
         probabilities(s, stats, p->in.scale * LOG2E); /* the same */
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
-    if (SCORE_MOD) capped_probabilities(p, s, d, stats);
+    if (SCORE_MOD) capped_probabilities(p, s, d, shared + STATS + recompute(t) % STAGES * 8 * ROWS);
     if (rare(hides | special)) {
         hide_cells<3>(p, shared, recall_place(shared, stage), stats, wg, s, d);
         if (special) silence_cells(stats, d);
