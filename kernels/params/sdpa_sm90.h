@@ -25,8 +25,8 @@ struct kp_sdpa_bwd_sm90_config {
 /* sdpa_bwd_pair.cu, D over 192: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's
  * dS; statistics, barriers, flags. To 192: K, V, slices of 64 columns that hold half of the other CTA's K; Q three;
  * dO three and P two, or two and one where DV is over 128; dS and the other CTA's two. */
-#define KP_SDPA_BWD_SM90_PAIR_THREADS 512
-#define KP_SDPA_BWD_SM90_PAIR_NOTES   640
+#define KP_SDPA_BWD_SM90_PAIR_THREADS(c) ((c).dim > 192 ? 384 : 512)
+#define KP_SDPA_BWD_SM90_PAIR_NOTES      640
 #define KP_SDPA_BWD_SM90_PAIR_SHARED(c)                                                                                \
     ((c).dim > 192                                                                                                     \
          ? 768 * (c).dim + 4 * 8192 + 1024 + KP_SDPA_BWD_SM90_PAIR_NOTES                                               \

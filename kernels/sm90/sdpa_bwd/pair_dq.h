@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_bwd_pair.cu: the warpgroup that sends dS to the other CTA, forms half of the columns of dQ over the keys
- * of both, and adds them to the sums in memory. */
+ * Part of sdpa_bwd_pair.cu: dS to the other CTA, and the warpgroup that forms half of the columns of dQ over the keys
+ * of both and adds them to the sums in memory. */
 #ifndef ATTN_SM90_SDPA_BWD_PAIR_DQ_H
 #define ATTN_SM90_SDPA_BWD_PAIR_DQ_H
 #include "kernels/device/cluster.h"
@@ -21,45 +21,13 @@ static __device__ __forceinline__ void clean_other_keys(uint32_t shared, int ran
     named_sync(DQ, 128);
 }
 
-/* DQ_COLUMNS of dQ of a step = dS K over the keys of both CTAs. */
-static __device__ __forceinline__ void product_dq(float dq[N_DQ], uint64_t ds, uint64_t k, uint64_t other_ds,
-                                                  uint64_t other_k) {
-    wgmma_hold(dq, N_DQ);
-    wgmma_fence();
-#pragma unroll
-    for (int kk = 0; kk < CTA_KEYS / 16; kk++)
-        wgmma_ss_n32<TYPE, 0, 1>(dq, desc_step(ds, 32 * kk), desc_step(k, 2048 * kk), kk > 0);
-#pragma unroll
-    for (int kk = 0; kk < CTA_KEYS / 16; kk++)
-        wgmma_ss_n32<TYPE, 0, 1>(dq, desc_step(other_ds, 32 * kk), desc_step(other_k, 2048 * kk), 1);
-    wgmma_commit();
-    wgmma_wait(0);
-    wgmma_hold(dq, N_DQ);
-}
-
-/* One thread: dS of step t to the other CTA, when it has read that of the step before. This CTA's tile of the step
- * before has then arrived there, too. */
+/* There are two of the other CTA's dS: a thread of the warpgroup of dK sends, as soon as dS is there. That the tile of
+ * the other CTA has arrived is told to its barrier DS_FREE, when this CTA comes to the step. */
 static __device__ __forceinline__ void send_cells(uint32_t shared, int t, int rank) {
-    const uint32_t ds = t & 1;
-    if (t > 0) {
-        mbar_wait_cluster(shared + OTHER_FREE, t - 1 & 1);
-        mbar_arrive(shared + DS_FREE + 8 * (ds ^ 1));
-    }
-    cluster_copy(cluster_address(shared + OTHER_DS, rank ^ 1), shared + DS_RING + ds * SLICE, SLICE,
-                 cluster_address(shared + OTHER_FULL, rank ^ 1));
-}
-
-/* Where in slices of K the DQ_COLUMNS number x are. */
-static __device__ __forceinline__ constexpr int column_place(int x) {
-    return x * DQ_COLUMNS / 64 * SLICE + x * DQ_COLUMNS % 64 * 2;
-}
-constexpr int DQ_PARTS = HALF / DQ_COLUMNS;
-/* Of whole tiles there are two of the other CTA's dS: a thread of the warpgroup of dK sends, as soon as dS is there.
- * That the tile of the other CTA has arrived is told to its barrier DS_FREE, when this CTA comes to the step. */
-static __device__ __forceinline__ void send_whole_cells(uint32_t shared, int t, int rank) {
-    const uint32_t x = t & 1;
-    if (t >= 2) mbar_wait_cluster(shared + OTHER_FREE + 8 * x, t - 2 >> 1 & 1);
-    cluster_copy(cluster_address(shared + OTHER_DS + x * SLICE, rank ^ 1), shared + DS_RING + x * SLICE, SLICE,
+    const uint32_t x = (uint32_t)t % OTHER_TILES;
+    if (t >= OTHER_TILES) mbar_wait_cluster(shared + OTHER_FREE + 8 * x, (uint32_t)t / OTHER_TILES - 1 & 1);
+    cluster_copy(cluster_address(shared + OTHER_DS + x * SLICE, rank ^ 1),
+                 shared + DS_RING + (uint32_t)t % DS_TILES * SLICE, SLICE,
                  cluster_address(shared + OTHER_FULL + 8 * x, rank ^ 1));
 }
 /* Start dQ of 32 or 64 columns over the keys of both CTAs. */
@@ -118,35 +86,37 @@ static __device__ __forceinline__ void take_whole_dq(const struct kp_sdpa_bwd *p
     if (p->turns) leave_turn(shared, t);
 }
 
-/* A step, each half of the columns of dO. */
+/* A step of 256 columns: this CTA has two slices of four. The sums of one are added while the other's are formed. */
 static __device__ __forceinline__ void take_split_dq(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int steps,
                                                      int rank) {
-    const uint32_t ds = t & 1;
-    mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
-    if (threadIdx.x == DQ_FIRST) send_cells(shared, t, rank);
-    __syncwarp();
+    const uint32_t x = (uint32_t)t % DS_TILES, y = (uint32_t)t % OTHER_TILES;
+    mbar_wait(shared + DS_FULL + 8 * x, (uint32_t)t / DS_TILES & 1);
     float *to = sums_of(p, shared, t % PLACE_SLOTS) + 16 * HALF * rank;
     if (p->turns) await_turn(p, shared, t % PLACE_SLOTS, t);
-    mbar_wait_cluster(shared + OTHER_FULL, t & 1);
-#pragma unroll
-    for (int x = 0; x < DQ_PARTS; x++, to += 16 * DQ_COLUMNS) {
-        float dq[N_DQ];
-        product_dq(dq, uniform_desc(slice_desc(shared + DS_RING + ds * SLICE, 0)),
-                   uniform_desc(slice_desc(shared + K_TILE + HALF / 64 * rank * SLICE + column_place(x), 0)),
-                   uniform_desc(slice_desc(shared + OTHER_DS, 0)),
-                   uniform_desc(slice_desc(shared + OTHER_K + column_place(x), 0)));
-        if (x + 1 == DQ_PARTS) {
-            if (threadIdx.x == DQ_FIRST && t + 1 < steps) mbar_expect(shared + OTHER_FULL, SLICE);
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) {
-                mbar_arrive(shared + DS_FREE + 8 * ds);
-                cluster_arrive(cluster_address(shared + OTHER_FREE, rank ^ 1));
-            }
-        }
-        if (p->turns && x == 0) enter_turn();
-#pragma unroll
-        for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
+    mbar_wait_cluster(shared + OTHER_FULL + 8 * y, (uint32_t)t / OTHER_TILES & 1);
+    if (threadIdx.x == DQ_FIRST) {
+        if (t + OTHER_TILES < steps) mbar_expect(shared + OTHER_FULL + 8 * y, SLICE);
+        cluster_arrive(cluster_address(shared + DS_FREE + 8 * x, rank ^ 1));
     }
+    __syncwarp();
+    const uint64_t ds[2] = {uniform_desc(slice_desc(shared + DS_RING + x * SLICE, 0)),
+                            uniform_desc(slice_desc(shared + OTHER_DS + y * SLICE, 0))};
+    const uint32_t k = shared + K_TILE + HALF / 64 * rank * SLICE, other_k = shared + OTHER_K;
+    float first[32], second[32];
+    start_dq<64>(first, ds, k, other_k);
+    start_dq<64>(second, ds, k + SLICE, other_k + SLICE);
+    wgmma_wait(1);
+    wgmma_hold(first, 32);
+    if (p->turns) enter_turn();
+    add_dq<64>(to, first);
+    wgmma_wait(0);
+    wgmma_hold(second, 32);
+    if (threadIdx.x % 32 == 0) {
+        mbar_arrive(shared + DS_FREE + 8 * x);
+        cluster_arrive(cluster_address(shared + OTHER_FREE + 8 * y, rank ^ 1));
+    }
+    __syncwarp();
+    add_dq<64>(to + 16 * 64, second);
     if (p->turns) leave_turn(shared, t);
 }
 

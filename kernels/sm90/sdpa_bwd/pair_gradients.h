@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_bwd_pair.cu: the warpgroups of dV and of dK, which also copy what they are the last to read. */
+ * Part of sdpa_bwd_pair.cu: the warpgroups of dV (dims to 192) and of dK, which also copy. */
 #ifndef ATTN_SM90_SDPA_BWD_PAIR_GRADIENTS_H
 #define ATTN_SM90_SDPA_BWD_PAIR_GRADIENTS_H
 #include "kernels/device/uniform_desc.h"
@@ -11,19 +11,18 @@
 WGMMA_SS(wgmma_ss_n192, 192, "m64n192k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 WGMMA_R4 WGMMA_R5, WGMMA_SUMS_192, 96,
          97, 98, 99, 100)
 
-/* dV of DV_COLUMNS += P^T dO: P lies with keys along the rows. */
-constexpr int DV_COLUMNS = SPLIT ? DIM_V / 2 : DIM_V;
-static __device__ __forceinline__ void product_dv(float g[DV_COLUMNS / 2], uint64_t cells, uint64_t dout) {
-    wgmma_hold(g, DV_COLUMNS / 2);
+/* dV += P^T dO: P lies with keys along the rows. */
+static __device__ __forceinline__ void product_dv(float g[N_GRAD_V], uint64_t cells, uint64_t dout) {
+    wgmma_hold(g, N_GRAD_V);
     wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < ROWS / 16; kk++) {
-        if (DV_COLUMNS == 128) wgmma_ss_n128<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
-        if (DV_COLUMNS == 192) wgmma_ss_n192<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
+        if (DIM_V == 128) wgmma_ss_n128<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
+        if (DIM_V == 192) wgmma_ss_n192<TYPE, 0, 1>(g, desc_step(cells, 32 * kk), desc_step(dout, 2048 * kk), 1);
     }
     wgmma_commit();
     wgmma_wait(0);
-    wgmma_hold(g, DV_COLUMNS / 2);
+    wgmma_hold(g, N_GRAD_V);
 }
 
 /* P of a query and of the thread's key h, from shared memory. */
@@ -43,36 +42,6 @@ static __device__ __forceinline__ void take_bad_dout(const struct kp_sdpa_bwd *p
     }
 }
 
-/* Steps of dV, dO by halves of its columns. */
-static __device__ __forceinline__ void sum_split_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank,
-                                                    int steps, float dv[N_GRAD_V]) {
-    const struct kp_sdpa_bwd *p = &maps->all.bwd;
-    if (threadIdx.x == DV_FIRST) {
-#pragma unroll 1
-        for (int h = 0; h < min(3, 2 * steps); h++) load_dout(maps, shared, h, rank);
-    }
-    __syncwarp();
-#pragma unroll 1
-    for (int t = 0; t < steps; t++) {
-        mbar_wait(shared + P_FULL, t & 1);
-        const uint64_t cells = uniform_desc(slice_desc(shared + P_TILE, 0));
-        wait_dout(shared, 2 * t);
-        product_dv(dv, cells, uniform_desc(slice_desc(half_of(shared, 2 * t), SLICE)));
-        named_sync(DV, 128); /* all warps have read the half; P came after its product with V */
-        if (threadIdx.x == DV_FIRST && t + 1 < steps) load_dout(maps, shared, 2 * t + 3, rank);
-        __syncwarp();
-        wait_dout(shared, 2 * t + 1);
-        product_dv(dv + N_GRAD_V / 2, cells, uniform_desc(slice_desc(half_of(shared, 2 * t + 1), SLICE)));
-        take_bad_dout(p, shared, t, shared + P_TILE, dv);
-        arrive_warp(shared + P_FREE);
-        named_sync(DV, 128);
-        if (threadIdx.x == DV_FIRST && t + 2 < steps) {
-            mbar_wait(shared + DS_FULL + 8 * (t & 1), t >> 1 & 1); /* its product with V is done */
-            load_dout(maps, shared, 2 * t + 4, rank);
-        }
-        __syncwarp();
-    }
-}
 /* Steps of dV, dO whole; P has two places. */
 static __device__ __forceinline__ void sum_whole_dv(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank,
                                                     int steps, float dv[N_GRAD_V]) {
@@ -111,10 +80,7 @@ static __device__ __forceinline__ void sum_dv(const struct kp_sdpa_bwd_maps *map
         const struct step first = first_step(p, &w);
         shared_store32x2(shared + NEXT_DOUT, first.head, first.i0);
     }
-    if constexpr (SPLIT)
-        sum_split_dv(maps, shared, rank, steps, dv);
-    else
-        sum_whole_dv(maps, shared, rank, steps, dv);
+    sum_whole_dv(maps, shared, rank, steps, dv);
     if (steps > 0) mbar_wait(shared + DS_FULL + 8 * (steps - 1 & 1), steps - 1 >> 1 & 1); /* V has been read */
     if (p->dv.data) store_keys<DIM_V>(&p->dv, p->in.dim_v, shared, shared + V_TILE, 0, 64 * rank, 1, dv);
 }
@@ -124,15 +90,10 @@ static __device__ __forceinline__ void product_dk(float g[N_GRAD], uint64_t cell
     wgmma_hold(g, N_GRAD);
     wgmma_fence();
 #pragma unroll
-    for (int h = 0; h < DIM / 128; h++) /* ptxas refuses m64n256 in a kernel of 512 threads */
-#pragma unroll
-        for (int kk = 0; kk < ROWS / 16; kk++) {
-            if (DIM == 192)
-                wgmma_ss_n192<TYPE, 1, 1>(g, desc_step(cells, 2048 * kk), desc_step(q, 2048 * kk), 1);
-            else
-                wgmma_ss_n128<TYPE, 1, 1>(g + h * 64, desc_step(cells, 2048 * kk),
-                                          desc_step(q, 2 * h * SLICE + 2048 * kk), 1);
-        }
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        if (DIM == 192) wgmma_ss_n192<TYPE, 1, 1>(g, desc_step(cells, 2048 * kk), desc_step(q, 2048 * kk), 1);
+        if (DIM == 256) wgmma_ss_n256<TYPE, 1, 1>(g, desc_step(cells, 2048 * kk), desc_step(q, 2048 * kk), 1);
+    }
     wgmma_commit();
     wgmma_wait(0);
     wgmma_hold(g, N_GRAD);
@@ -152,24 +113,38 @@ static __device__ __forceinline__ void sum_dk(const struct kp_sdpa_bwd_maps *map
 #pragma unroll 1
         for (int t = 0; t < min(Q_STAGES, steps); t++) load_q(maps, shared, t, rank);
     }
+    if (SPLIT && threadIdx.x == COPIES_DOUT && steps > 0) {
+        const struct work w = recall_work(shared);
+        const struct step first = first_step(p, &w);
+        shared_store32x2(shared + NEXT_DOUT, first.head, first.i0);
+#pragma unroll 1
+        for (int h = 0; h < min(DOUT_PLACES, 2 * steps); h++) load_dout(maps, shared, h, rank);
+    }
     __syncwarp();
 #pragma unroll 1
     for (int t = 0; t < steps; t++) {
-        const uint32_t stage = t & 1, parity = t >> 1 & 1;
+        const uint32_t stage = (uint32_t)t % DS_TILES, parity = (uint32_t)t / DS_TILES & 1;
         mbar_wait(shared + DS_FULL + 8 * stage, parity);
-        if (!SPLIT && p->dq_sum) {
-            if (threadIdx.x == SENDS) send_whole_cells(shared, t, rank);
-            __syncwarp();
-        }
+        if (p->dq_sum && threadIdx.x == SENDS) send_cells(shared, t, rank);
+        if (SPLIT && threadIdx.x == COPIES_DOUT && 2 * t + DOUT_PLACES < 2 * steps)
+            load_dout(maps, shared, 2 * t + DOUT_PLACES, rank);
+        __syncwarp();
         const uint32_t place = (uint32_t)t % Q_STAGES;
         mbar_wait(shared + Q_FULL + 8 * place, (uint32_t)t / Q_STAGES & 1);
         product_dk(dk, uniform_desc(slice_desc(shared + DS_RING + stage * SLICE, 0)),
                    uniform_desc(slice_desc(shared + Q_RING + place * Q_BYTES, SLICE)));
         arrive_warp(shared + DS_FREE + 8 * stage);
-        named_sync(DK, 128); /* all warps have read Q; dS came after its product with K */
+        /* all warps have read Q; dS came after its product with K */
+        if (SPLIT)
+            leave_both(shared + Q_FREE + 8 * place, rank);
+        else
+            named_sync(DK, 128);
         if (threadIdx.x == DK_FIRST && t + Q_STAGES < steps) load_q(maps, shared, t + Q_STAGES, rank);
+        if (SPLIT && threadIdx.x == COPIES_DOUT && 2 * t + DOUT_PLACES + 1 < 2 * steps)
+            load_dout(maps, shared, 2 * t + DOUT_PLACES + 1, rank);
         __syncwarp();
     }
+    if (SPLIT) named_sync(DK, 128);
     if (SCALED) named_sync(FACTOR, MAIN_THREADS + 128);
     const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
 #pragma unroll

@@ -60,7 +60,12 @@ static __device__ __forceinline__ void load_q(const struct kp_sdpa_bwd_maps *map
     shared_store128(shared + PLACES + 16 * (t % PLACE_SLOTS),
                     make_uint4(place.head, place.i0, place.diagonal, place.hides));
     mbar_expect(full, Q_BYTES + 4 * ROWS);
-    if (t >= Q_STAGES) meet(shared + Q_FREE + 8 * stage, rank, (uint32_t)(t - Q_STAGES) / Q_STAGES & 1);
+    if (t >= Q_STAGES) {
+        if (SPLIT)
+            mbar_wait_cluster(shared + Q_FREE + 8 * stage, (uint32_t)t / Q_STAGES - 1 & 1);
+        else
+            meet(shared + Q_FREE + 8 * stage, rank, (uint32_t)(t - Q_STAGES) / Q_STAGES & 1);
+    }
     if (SPLIT) {
 #pragma unroll
         for (int x = 0; x < HALF / 64; x++)
@@ -74,7 +79,7 @@ static __device__ __forceinline__ void load_q(const struct kp_sdpa_bwd_maps *map
 /* Half h & 1 of the columns of dO of step h / 2, the one at NEXT_DOUT; with the first half its shift. Each CTA copies
  * every second slice into both. */
 static __device__ __forceinline__ uint32_t half_of(uint32_t shared, int h) {
-    return shared + DOUT_RING + (uint32_t)h % 3 * DOUT_HALF;
+    return shared + DOUT_RING + (uint32_t)h % DOUT_PLACES * DOUT_HALF;
 }
 static __device__ __forceinline__ void load_dout(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int h,
                                                  int rank) {
@@ -82,9 +87,10 @@ static __device__ __forceinline__ void load_dout(const struct kp_sdpa_bwd_maps *
     const struct work w = recall_work(shared);
     const uint2 kept = shared_load32x2(shared + NEXT_DOUT);
     const struct step s = {(int)kept.x, (int)kept.y}, after = step_after(&w, s);
-    const uint32_t to = half_of(shared, h), full = shared + DOUT_FULL + 8 * ((uint32_t)h % 3);
+    const uint32_t to = half_of(shared, h), full = shared + DOUT_FULL + 8 * ((uint32_t)h % DOUT_PLACES);
     mbar_expect(full, DOUT_HALF + (h & 1 ? 0 : 4 * ROWS));
-    if (h >= 3) meet(shared + DOUT_FREE + 8 * (h & 1), rank, h - 3 >> 1 & 1);
+    if (h >= DOUT_PLACES)
+        mbar_wait_cluster(shared + DOUT_FREE + 8 * ((uint32_t)h % DOUT_PLACES), (uint32_t)h / DOUT_PLACES - 1 & 1);
 #pragma unroll
     for (int x = 0; x < HALF / 128; x++)
         tensor_multicast4(to + (2 * x + rank) * SLICE, &maps->dout, full, HALF * (h & 1) + 128 * x + 64 * rank,
@@ -96,7 +102,7 @@ static __device__ __forceinline__ void load_dout(const struct kp_sdpa_bwd_maps *
                   (const float *)p->stat_shift + s.head * p->stat_rows + w.stat0 + s.i0, 4 * ROWS, full);
 }
 static __device__ __forceinline__ void wait_dout(uint32_t shared, int h) {
-    mbar_wait(shared + DOUT_FULL + 8 * ((uint32_t)h % 3), (uint32_t)h / 3 & 1);
+    mbar_wait(shared + DOUT_FULL + 8 * ((uint32_t)h % DOUT_PLACES), (uint32_t)h / DOUT_PLACES & 1);
 }
 
 /* Whole tiles of dO: step t's stands at t % DOUT_STAGES, with its shift. */
@@ -117,6 +123,14 @@ static __device__ __forceinline__ void load_whole_dout(const struct kp_sdpa_bwd_
                                rank);
     bulk_load(shared + STATS + (uint32_t)t % Q_STAGES * 8 * ROWS + 4 * ROWS,
               (const float *)p->stat_shift + s.head * p->stat_rows + w.stat0 + s.i0, 4 * ROWS, full);
+}
+/* The last reader of a tile tells both CTAs. All lanes of a warp. */
+static __device__ __forceinline__ void leave_both(uint32_t barrier, int rank) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        mbar_arrive(barrier);
+        cluster_arrive(cluster_address(barrier, rank ^ 1));
+    }
 }
 static __device__ __forceinline__ void wait_whole_dout(uint32_t shared, int t) {
     mbar_wait(shared + DOUT_FULL + 8 * ((uint32_t)t % DOUT_STAGES), (uint32_t)t / DOUT_STAGES & 1);

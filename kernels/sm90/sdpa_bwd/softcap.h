@@ -43,8 +43,8 @@ static __device__ __forceinline__ float tanh_any(float y) {
  * one is small, each of the four is) tanh(a s) = s (a + u q(u)), u = s^2, q of degree 2 with the least largest
  * relative error: 4.1e-8. The host refuses an `a` whose seventh power is no normal number.
  *
- * Else, and where the tile or the step has infinities, all are capped the long way, 16 at a time in a loop: unrolled, or
- * with make_infinite as a branch before the short way, that code costs spills around the short way. */
+ * Else, and where the tile or the step has infinities, all are capped the long way, 16 at a time in a loop: unrolled,
+ * or with make_infinite as a branch before the short way, that code costs spills around the short way. */
 static __device__ __forceinline__ void cap_products(const struct kp_sdpa_bwd *p, uint32_t shared, uint32_t stats,
                                                     int wg, int infinite, float s[N_CELLS]) {
     constexpr float SMALL = 0.35f;

@@ -31,7 +31,7 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
         m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = c->rows;
         m.row_warps = m.rows / 16;                                   /* a product of 64 rows after the other */
         m.box_rows = c->pair && c->dim <= 192 ? m.rows / 2 : m.rows; /* each CTA of a pair copies half of the rows */
-        m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS : KP_SDPA_BWD_SM90_THREADS(*c);
+        m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS(*c) : KP_SDPA_BWD_SM90_THREADS(*c);
         m.early = !c->pair; /* clusters are slower so */
         m.shared_bytes = c->pair ? KP_SDPA_BWD_SM90_PAIR_SHARED(*c) : KP_SDPA_BWD_SM90_SHARED(*c);
     }
