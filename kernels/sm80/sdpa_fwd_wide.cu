@@ -298,7 +298,7 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
     for (int r = 0; r < 2; r++) {
         const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), inside = row < w->n_rows;
         const num l = quad_total(st->l[r]), m = st->m[r] - RAISE;
-        if (p->splits > 1) { /* a split's share: unnormalised O, maximum and sum; an empty one writes no O */
+        if (!F16X2 && p->splits > 1) { /* a split's share: O, maximum and sum; an empty one writes no O */
             const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
             const int64_t share =
                 w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);

@@ -82,7 +82,7 @@ static __device__ __forceinline__ int piece_bytes(int columns) {
 }
 static __device__ __forceinline__ void copy_row(uint32_t chunk, int r, const char *from, int bytes, int unit) {
     const int c = thread_of() & 15;
-    copy_piece(chunk + r * PITCH + ((c ^ key_of_row(r)) << 4), from + 16 * c, bytes, unit);
+    copy_piece(chunk + r * PITCH + ((c ^ key_of_row(r)) << 4), from + 16 * c, bytes, F16X2 ? 16 : unit);
 }
 
 /* `rows` rows of a chunk, of which the first `exist` exist; from: row 0, first column; stride in bytes. Whole tiles of
