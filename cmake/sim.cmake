@@ -145,6 +145,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    ATTNSIM_GPU=h100)
     attn_sim_check(check_infinite_key_softcap_left_out_d64 sdpa_bwd_sm80_f16_d64_full 354708998474360
                    "sdpa_bwd hq=2 hk=1 sq=7 sk=66 d=64 f16 sink lse_with_sink dlse softcap=0.4 mask=f16 align=16" ATTNSIM_GPU=h100)
+    # A mask of the lowest number brings lse to -3.4e38: the row is none past its sequence.
+    foreach(row bf16_d64_full bf16_d128_full_ordered)
+      attn_sim_check(check_infinite_key_softcap_low_mask_${row} sdpa_bwd_sm80_${row} 521759168609192
+                     "sdpa_bwd hq=8 hk=2 sq=26 sk=16 d=64 bf16 causal bottom_right seqlens_k grad_mask scale=0.01 softcap=30 mask=bf16" ATTNSIM_GPU=h100)
+    endforeach()
     # The same without softcap: +inf in a mask makes the row NaN, an infinity the key's score -inf.
     foreach(seed 42949673002 42949673062 42949673093)
       attn_sim_check(check_infinite_key_left_out_${seed} sdpa_bwd_sm80_bf16_d64_full ${seed}

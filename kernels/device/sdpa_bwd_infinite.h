@@ -39,6 +39,11 @@ static __device__ __forceinline__ float infinite_like(float x) { return copysign
 /* Of a row whose lse is finite. */
 static __device__ __forceinline__ int is_marked(float shift) { return (int)(__float_as_uint(shift) & 1); }
 
+/* Is a row's lse a number? Masks bring it to as far as -3.4e38; without them it is near the scores. */
+template <int MASKS> static __device__ __forceinline__ int has_lse(float lse) {
+    return MASKS ? lse < PAST_END && lse > -INF : fabsf(lse) < PAST_END;
+}
+
 /* Does row i see key j? MASKS: there may be a mask. */
 template <int MASKS, class WORK>
 static __device__ __forceinline__ int sees_key(const struct kp_sdpa *p, const WORK *w, int h, int i, int j) {
@@ -83,7 +88,7 @@ static __device__ __forceinline__ void spoil_dq(const struct kp_sdpa_bwd *p, con
             for (int x = thread; x < group * w->seq.sq; x += threads) {
                 const int h = w->head_k * group + x / w->seq.sq, i = x % w->seq.sq;
                 const int64_t row = h * p->stat_rows + w->stat0 + i;
-                if (fabsf(((const float *)p->stat_lse)[row]) < PAST_END && sees_key<MASKS>(&p->in, w, h, i, j))
+                if (has_lse<MASKS>(((const float *)p->stat_lse)[row]) && sees_key<MASKS>(&p->in, w, h, i, j))
                     make_nan((float *)p->dq_sum + (row - i % ROWS) * p->dim + sum_place<FOURS>(p, i % ROWS, c));
             }
         }
@@ -104,7 +109,7 @@ static __device__ __forceinline__ void spoil_dk(const struct kp_sdpa_bwd *p, con
         const int h = w->head_k * group + x / blocks, i0 = x % blocks * 32;
         const int64_t stat = h * p->stat_rows + w->stat0 + i0 + lane;
         uint32_t marked =
-            __ballot_sync(~0u, i0 + lane < w->seq.sq && fabsf(((const float *)p->stat_lse)[stat]) < PAST_END &&
+            __ballot_sync(~0u, i0 + lane < w->seq.sq && has_lse<MASKS>(((const float *)p->stat_lse)[stat]) &&
                                    is_marked(((const float *)p->stat_shift)[stat]));
 #pragma unroll 1
         for (; marked; marked &= marked - 1) {
