@@ -145,10 +145,11 @@ def sparse_distribution(checked, heads=64, d=576, slots=128, queries=2, keys=192
 
 # ---- cases ---------------------------------------------------------------------------------------------------------------
 
-# of --speed: what the longer problem has more of, FLOPs of a problem, TFLOP/s that were published
+# of --speed: what the longer problem has more of, FLOPs of a problem, TFLOP/s that were published, or None
 DENSE_LONG = {"rows": 512, "keys": 1024}, {"rows": 512, "keys": 2048}
 DENSE_UNDER = {"rows": 256, "keys": 1024}, {"rows": 256, "keys": 2048}  # causal: what a tile sees in front of its diagonal
 DENSE_BACK = {"rows": 1024, "keys": 256}, {"rows": 2048, "keys": 256}
+DENSE_BACK_HALF = {"rows": 1024, "keys": 128}, {"rows": 2048, "keys": 128}  # one CTA
 SPARSE = {"slots": 512, "keys": 512, "queries": 1}, {"slots": 1024, "keys": 1024, "queries": 1}
 
 
@@ -162,14 +163,14 @@ def sparse_flops(of_score):
 
 
 CASES = {
-    "fa4_fwd_d64": (dense_forward, {"d": 64}),
+    "fa4_fwd_d64": (dense_forward, {"d": 64}, DENSE_LONG, dense_flops(1, 1), None),
     "fa4_fwd_d128": (dense_forward, {}, DENSE_LONG, dense_flops(1, 1), 1695),
-    "fa4_fwd_d128_causal": (dense_forward, {"causal": True, "rows": 512, "keys": 512}),
+    "fa4_fwd_d128_causal": (dense_forward, {"causal": True, "rows": 512, "keys": 512}, DENSE_UNDER, dense_flops(1, 1), None),
     "fa4_fwd_d128_gqa": (dense_forward, {"heads": 4, "keys": 333, "rows": 200}),
     "fa4_fwd_d192_v128": (dense_forward, {"d": 192, "dv": 128}, DENSE_LONG, dense_flops(1, 1), 1796),
     "fa4_fwd_d192_v128_causal": (dense_forward, {"d": 192, "dv": 128, "causal": True, "rows": 512, "keys": 512}, DENSE_UNDER, dense_flops(1, 1), 1591),
     "fa4_fwd_d256": (dense_forward, {"d": 256}),
-    "fa4_bwd_d64": (dense_backward, {"d": 64}),
+    "fa4_bwd_d64": (dense_backward, {"d": 64}, DENSE_BACK_HALF, dense_flops(3, 2), None),
     "fa4_bwd_d128": (dense_backward, {}, DENSE_BACK, dense_flops(3, 2), 1359),
     "fa4_bwd_d128_causal": (dense_backward, {"causal": True}),
     "fa4_bwd_d128_det": (dense_backward, {"deterministic": True}, DENSE_BACK, dense_flops(3, 2), 1381),
@@ -183,7 +184,7 @@ CASES = {
     "cudnn_bwd_h64_d512": (sparse_backward, {"d": 512}),
     "cudnn_bwd_h96_d576": (sparse_backward, {"heads": 96}),
     "cudnn_bwd_h128_d512": (sparse_backward, {"heads": 128, "d": 512}, SPARSE, sparse_flops(5120), 793),
-    "cudnn_bwd_h128_d576": (sparse_backward, {"heads": 128}),
+    "cudnn_bwd_h128_d576": (sparse_backward, {"heads": 128}, SPARSE, sparse_flops(5504), None),  # 2 multiprocessors: a pair for a query
     "cudnn_bwd_h64_d576_det": (sparse_backward, {"deterministic": True}),
     "cudnn_dist_h64_d576": (sparse_distribution, {}, SPARSE, sparse_flops(1152), 770),
     "cudnn_dist_h64_d512": (sparse_distribution, {"d": 512}, SPARSE, sparse_flops(1024), 800),
@@ -241,8 +242,9 @@ def speed(name):
     unit = max(clocks, key=clocks.get)
     spent = launches[1]["counts"]["timeline"] - launches[0]["counts"]["timeline"]
     rates = [work / n * MULTIPROCESSORS * GHZ / 1000 for n in (clocks[unit], spent)]
-    print(f"speed {name}: published {published} TFLOP/s; {unit} {rates[0]:.0f} ({published / rates[0]:.2f}), "
-          f"timeline {rates[1]:.0f} ({published / rates[1]:.2f})", flush=True)
+    factors = [f" ({published / rate:.2f})" if published else "" for rate in rates]
+    print(f"speed {name}: published {published or '-'} TFLOP/s; {unit} {rates[0]:.0f}{factors[0]}, "
+          f"timeline {rates[1]:.0f}{factors[1]}; clocks: timeline {spent}, {clocks}", flush=True)
 
 
 def main():
