@@ -3,7 +3,7 @@
 # Compiles one variant of a device kernel:
 #   OUT.ptx         PTX with the places in the CUDA sources, for reading
 #   OUT.ptx.packed  its instructions alone for the library, packed by PACK (cmake/pack_ptx.c)
-#   OUT.fatbin      machine code of each architecture; empty where none is asked for
+#   OUT.fatbin      machine code of each architecture, compressed; empty where none is asked for
 #   OUT.ptxas.txt   what ptxas said (tools/ptxas_budget.py reads it)
 # CACHE keeps results by compiler, flags and sources, and machine code by the PTX without places, so that an edit which
 # changes no instruction costs no machine code.
@@ -14,6 +14,8 @@ shift 9
 flags=("$@")
 log=$out.ptxas.txt
 results=(fatbin ptx ptxas.txt)
+compress=(-Xfatbin -compress-all)
+[ "${version%%.*}" -lt 13 ] || compress+=(-compress-mode=size) # a sixth less; what 12 makes by default more drivers read
 # A source and the headers that it includes, directly or not, as paths below the root. A header counts also where a
 # condition leaves it out. An include that is not below the root stops the build: its changes would not be seen.
 sources_of() {
@@ -85,9 +87,9 @@ sed -E -i "/^[[:space:]]*\.file[[:space:]]/ { s|\"$root/|\"|; s|\"/.*/include/|\
 bare "$out.ptx" >"$out.bare.ptx"
 [ "$codes" != - ] || : >"$out.fatbin" || fail
 machine=
-[ -z "$cache" ] || [ "$codes" = - ] || machine=$cache/machine/$({ echo "$version $compute $codes"; cat "$out.bare.ptx"; } | sha256sum | cut -c1-40)
+[ -z "$cache" ] || [ "$codes" = - ] || machine=$cache/machine/$({ echo "$version $compute $codes ${compress[*]}"; cat "$out.bare.ptx"; } | sha256sum | cut -c1-40)
 if [ "$codes" != - ] && { [ -z "$machine" ] || ! take "$machine" fatbin ptxas.txt; }; then
-    "$nvcc" -O3 -Xptxas -v -Xfatbin -compress-all -fatbin -gencode "arch=$compute,code=[$codes]" -o "$out.fatbin" \
+    "$nvcc" -O3 -Xptxas -v "${compress[@]}" -fatbin -gencode "arch=$compute,code=[$codes]" -o "$out.fatbin" \
         "$out.bare.ptx" >>"$log" 2>&1 || fail
     grep -E 'warning|C7[0-9]{3}' "$log" >&2
     [ -z "$machine" ] || keep "$machine" fatbin ptxas.txt
