@@ -99,6 +99,7 @@ static enum sim_time_kind kind_of(const char *opcode) {
                 {"tcgen05.ld", SIM_TIME_MOVES_CELLS},
                 {"tcgen05.st", SIM_TIME_MOVES_CELLS},
                 {"tcgen05.wait", SIM_TIME_CELLS_WAIT},
+                {"tcgen05.cp", SIM_TIME_COPIES_CELLS},
                 {"mov", SIM_TIME_FREE},
                 {"st.", SIM_TIME_JOINS},
                 {"red.", SIM_TIME_JOINS},
@@ -196,6 +197,10 @@ void sim_time_issued(struct sim_warp *w, const struct sim_ins *in, uint32_t inde
     case SIM_TIME_BULK_WAIT: wait_until(w, index, t->bulk); break;
     case SIM_TIME_MOVES_CELLS:
         t->cells = later(t->cells, take_own(w, SIM_TIME_CELLS, issued, (double)c->cells) + CELLS);
+        break;
+    case SIM_TIME_COPIES_CELLS: /* one thread's, and the cost is of SIM_LANES */
+        end = take_own(w, SIM_TIME_SHARED, issued, (double)c->shared / SIM_LANES);
+        t->products = later(t->products, end + TCGEN05);
         break;
     case SIM_TIME_CELLS_WAIT: wait_until(w, index, t->cells); break;
     default: break;

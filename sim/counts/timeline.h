@@ -53,6 +53,7 @@ enum sim_time_kind {
     SIM_TIME_COPIES_WAIT_ALL,
     SIM_TIME_BULK_WAIT,
     SIM_TIME_MOVES_CELLS,
+    SIM_TIME_COPIES_CELLS,
     SIM_TIME_CELLS_WAIT
 };
 struct sim_time_cost {
