@@ -20,29 +20,12 @@ static __device__ __forceinline__ void send_scores(uint32_t base, uint32_t tm, i
     tell_written(base, 1 - rank, OTHER_S_FULL + tile % 2);
 }
 
-/* What brings sums relative to offset `from`, 0 if it is none, to offset `to`: a power of two. */
-static __device__ __forceinline__ float factor_of(float from, float to) {
-    return from == -INF ? 0 : exp2_fast(from - to);
-}
 static __device__ __forceinline__ void scale_p(uint32_t p[CTA_KEYS / 2], float factor) {
     const uint32_t both = pack16(TYPE, factor, factor);
 #pragma unroll
     for (int c = 0; c < CTA_KEYS / 2; c++)
         p[c] = TYPE == KP_F16 ? multiply_f16x2(p[c], both) : multiply_bf16x2(p[c], both);
 }
-static __device__ __forceinline__ void rescale_output(uint32_t cells, float factor) {
-#pragma unroll 1
-    for (int c = 0; c < HALF_V; c += 32) {
-        uint32_t x[32];
-        tc_load32(x, cells + c);
-        tc_wait_loads();
-#pragma unroll
-        for (int e = 0; e < 32; e++) x[e] = __float_as_uint(__uint_as_float(x[e]) * factor);
-        tc_store32(cells + c, x);
-    }
-    tc_wait_stores();
-}
-
 /* O has all tiles up to `tile`. */
 static __device__ __forceinline__ void await_output(uint32_t base, uint32_t tile) {
     await(base, O_FULL + tile % 2, tile / 2);
@@ -74,7 +57,7 @@ static __device__ __forceinline__ void merge_p(uint32_t base, uint32_t tm, int r
     if (!first && __any_sync(~0u, grows)) {
         await_output(base, tile - 1);
         tc_after();
-        rescale_output(lanes + TM_O, grows ? factor_of(before, most) : 1);
+        rescale_columns(lanes + TM_O, HALF_V, grows ? factor_of(before, most) : 1);
     }
     scale_p(own, factor_of(own_offset, *offset));
     scale_p(other, factor_of(other_offset, *offset));
@@ -86,20 +69,6 @@ static __device__ __forceinline__ void merge_p(uint32_t base, uint32_t tm, int r
     tell_own(base, P_FULL + stage);
 }
 
-/* 32 columns of the thread's head. */
-static __device__ __forceinline__ void store_columns(uint16_t *to, const uint32_t x[32], float factor, int empty) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint32_t y[4];
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            y[e] = empty ? 0
-                         : pack16(TYPE, __uint_as_float(x[8 * c + 2 * e]) * factor,
-                                  __uint_as_float(x[8 * c + 2 * e + 1]) * factor);
-        ((uint4 *)to)[c] = make_uint4(y[0], y[1], y[2], y[3]);
-    }
-}
-
 #if !CFG_JOINED
 /* Of a part of the slots: O as it is, this CTA's columns, and what merging needs (kernels/smxx/mla_combine.cu). */
 static __device__ __forceinline__ void store_part(const struct kp_mla_fwd_sm100 *p, const struct work *w,
@@ -107,21 +76,8 @@ static __device__ __forceinline__ void store_part(const struct kp_mla_fwd_sm100 
     const int exists = head_of() < w->heads;
     const int64_t rows = p->in.batch * p->in.seq_q * p->in.heads_q,
                   place = w->part * rows + (w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head0 + head_of();
-    float *to = (float *)p->part_o + place * DIM_V + rank * HALF_V;
-    if (rank == 0 && exists) {
-        ((float *)p->part_m)[place] = row->offset;
-        ((float *)p->part_l)[place] = row->sum;
-        ((float *)p->part_largest)[place] = row->largest;
-    }
-#pragma unroll 1
-    for (int c = 0; c < HALF_V; c += 32) {
-        uint32_t x[32];
-        tc_load32(x, cells + c);
-        tc_wait_loads();
-#pragma unroll
-        for (int e = 0; exists && e < 32; e += 4)
-            *(uint4 *)(to + c + e) = make_uint4(x[e], x[e + 1], x[e + 2], x[e + 3]);
-    }
+    if (rank == 0 && exists) store_part_sums(p, place, row);
+    store_part_columns((float *)p->part_o + place * DIM_V + rank * HALF_V, cells, HALF_V, exists);
     tc_before();
 }
 #endif
@@ -146,25 +102,9 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
         return;
     }
 #endif
-    const float natural = offset * LN2;
-    const int empty = sum == 0;
-    float sink = -INF;
-    if (p->in.sink && exists) sink = ((const float *)p->in.sink)[h * p->in.sink_head];
-    const float factor = empty ? 0 : 1 / (sum + exp2_fast((sink - natural) * LOG2E));
-    if (rank == 0 && exists) {
-        const float lse = lse_in_form(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2);
-        store_lse(&p->lse, w->b * p->lse.batch + i * p->lse.row + h * p->lse.head, lse);
-        store_lse(&p->max_logits, w->b * p->max_logits.batch + i * p->max_logits.row + h * p->max_logits.head,
-                  row.largest * LN2);
-    }
+    const float factor = finish_row(p, w->b, i, h, &row, exists, rank == 0);
     uint16_t *to = (uint16_t *)p->out.data + w->b * p->out.batch + i * p->out.row + h * p->out.head + rank * HALF_V;
-#pragma unroll 1
-    for (int c = 0; c < HALF_V; c += 32) {
-        uint32_t x[32];
-        tc_load32(x, cells + c);
-        tc_wait_loads();
-        if (exists) store_columns(to + c, x, factor, empty);
-    }
+    store_columns(to, cells, HALF_V, factor, sum == 0, exists);
     tc_before();
 }
 

@@ -14,10 +14,11 @@
 #include "kernels/device/tcgen05.h"
 #include "kernels/device/tensor_copy.h"
 #include "kernels/params/mla_sm100.h"
+#include "kernels/sm100/mla_fwd/results.h"
 #include "kernels/sm100/roles.h"
 
 constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, JOINED = CFG_JOINED;
-constexpr int HEADS = KP_SM100_HEADS, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
+constexpr int CTAS = 2, HEADS = KP_SM100_HEADS, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int HALF_V = DIM_V / 2; /* columns of V that a CTA has */
 constexpr int HALF_ROPE = 32;     /* and of rope */
 static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
@@ -79,16 +80,6 @@ constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9;
  * first 16 columns of theirs, and correction P of all keys, scaled, in the columns of the other CTA's. */
 static __device__ __forceinline__ uint32_t cells_of_keys(uint32_t tile, int rank) {
     return TM_S + tile % 2 * KEYS + (uint32_t)rank * CTA_KEYS;
-}
-
-/* What softmax knows of a CTA's share of a row's keys: sums of 2^(score - offset), largest score; scores in base 2. */
-struct sums {
-    float offset, sum, largest;
-};
-static __device__ __forceinline__ struct sums load_sums(uint32_t cells) {
-    const uint4 x = shared_load128(cells);
-    const struct sums s = {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z)};
-    return s;
 }
 
 static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {

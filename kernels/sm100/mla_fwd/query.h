@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_fwd.cu: what a pair of CTAs works on, 128 heads of one query and all of its slots or a part. group.h has
- * the same names for joined lists. */
+ * Part of mla_fwd.cu and of mla_fwd_h64.cu: what a pair of CTAs (CTAS) works on, or one CTA: 128 heads (HEADS) of one
+ * query, or 64, and all of its slots or a part. group.h has the same names for joined lists. Whoever includes this file
+ * defines CTAS, HEADS, KEYS, the slots of a tile, and head_of(), the thread's head. */
 #ifndef ATTN_SM100_MLA_FWD_QUERY_H
 #define ATTN_SM100_MLA_FWD_QUERY_H
-#include "kernels/sm100/mla_fwd/layout.h"
+#include "kernels/params/mla_sm100.h"
+#include "kernels/sm100/roles.h"
 
 /* Every role walks the work tiles itself. */
 struct work {
@@ -14,8 +16,8 @@ struct work {
     struct slots slots;
 };
 typedef int64_t cursor; /* the work tile's number */
-static __device__ __forceinline__ cursor start_cursor(uint32_t, int) { return blockIdx.x >> 1; }
-static __device__ __forceinline__ cursor step_cursor(cursor x) { return x + (gridDim.x >> 1); }
+static __device__ __forceinline__ cursor start_cursor(uint32_t, int) { return blockIdx.x / CTAS; }
+static __device__ __forceinline__ cursor step_cursor(cursor x) { return x + gridDim.x / CTAS; }
 static __device__ __forceinline__ int next_work(const struct kp_mla_fwd_sm100 *p, struct work *w, cursor number) {
     if (number >= p->works) return 0;
     const int64_t rows = number / p->splits, query = rows / p->blocks;
