@@ -215,6 +215,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd b=2 hq=100 sq=4 sk=400 d=576 topk=300 bf16 causal q_start=300 topk_length sink scale=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_fwd_parts mla_fwd_sm100_bf16_d512_h128 2
                    "mla_fwd hq=100 sq=2 sk=900 d=512 topk=700 bf16 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=16)
+    # A CTA a query: batches, heads that do not exist, O rescaled; several work tiles a CTA, the next one's scores before
+    # the last output; parts; 192 heads as three work tiles.
+    attn_sim_check(check_sm100_fwd_h64 mla_fwd_sm100_bf16_d576_h64 15
+                   "mla_fwd b=2 hq=50 sq=4 sk=400 d=576 topk=300 bf16 causal q_start=300 topk_length sink scale=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=8)
+    attn_sim_check(check_sm100_fwd_h64_many mla_fwd_sm100_f16_d512_h64 5
+                   "mla_fwd hq=192 sq=3 sk=400 d=512 topk=130 f16 topk_length lse_base_2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    attn_sim_check(check_sm100_fwd_h64_parts mla_fwd_sm100_bf16_d512_h64 2
+                   "mla_fwd hq=40 sq=2 sk=900 d=512 topk=700 bf16 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=16)
     attn_sim_check(check_sm100_dist dist_sm100_bf16_d576_h128 15
                    "dist hq=100 sq=5 sk=900 d=576 topk=700 bf16 topk_length dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     # Joined lists: keys that lists name again, and keys over many ranges.

@@ -6,11 +6,14 @@
  * Tensor memory: 128 lanes x 512 columns of 32 bits in each CTA; an address is lane << 16 | column. A warp reaches the
  * 32 lanes of its place in its warpgroup. One thread of the pair's even CTA starts the products of both; those of one
  * thread are performed in the order in which they were started. Where rows and columns of D stand: row m of a CTA's own
- * product of M 128 in lane m, column n in column n; of a pair:
+ * product of M 128 in lane m, column n in column n; of one of M 64:
+ *   plain  row m: lane m / 16 * 32 + m % 16, or, where D begins at lane 16, 16 lanes on; column n: column n
+ *   .ws    row m: lane m + 64 (n / (N / 2)); column n: column n % (N / 2)
+ * of a pair:
  *   M 256   row m: CTA m / 128, lane m % 128; column n: column n
  *   M 128   row m: CTA m / 64, lane m % 64 + 64 (n / (N / 2)); column n: column n % (N / 2)
- * A in tensor memory: row m as of D (M 128: in both halves of the lanes), two numbers of 16 bits a column. A in shared
- * memory: each CTA has M / 2 rows; B: each has N / 2 rows; both CTAs at the same address.
+ * A in tensor memory: row m as of D (a pair's M 128, .ws M 64: in both halves of the lanes), two numbers of 16 bits a
+ * column. A in shared memory: each CTA of a pair has M / 2 rows; B: each has N / 2 rows; both CTAs at the same address.
  *
  * Order: who has read or written tensor memory waits for its loads (or stores), fences (`before`) and arrives at an
  * mbarrier; who was waiting at it fences (`after`) and goes on. tc_commit arrives when all products that the thread has
@@ -65,13 +68,13 @@ static __device__ __forceinline__ void tc_commit(uint32_t barrier) {
 
 /* ---- descriptors ---- */
 
-/* An operand in shared memory: rows of `span` bytes (128 or 64: the swizzle), eight rows a pattern.
+/* An operand in shared memory: rows of `span` bytes (128 or 64: the swizzle; 16: none), eight rows a pattern.
  *   numbers of a row along k      stride: bytes from eight rows to the next eight; `leading` is not used
  *   numbers of a row along m, n   stride: bytes from eight values of k to the next eight; leading: from `span` bytes of
  *                                 m or n to the next */
 static __device__ __forceinline__ constexpr uint64_t tc_operand(int span, uint32_t stride, uint32_t leading) {
     return (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 46 |
-           (uint64_t)(span == 128 ? 2 : 4) << 61;
+           (uint64_t)(span == 16 ? 0 : 256 / span) << 61;
 }
 static __device__ __forceinline__ uint64_t tc_operand_at(uint64_t operand, uint32_t cells) {
     return operand | (cells & 0x3ffff) >> 4;
@@ -98,6 +101,22 @@ static __device__ __forceinline__ void tc_multiply_cells(uint32_t d, uint32_t a,
                  "r"(a), "l"(b), "r"(shape), "r"(add)
                  : "memory");
 }
+
+#if TC_GROUP == 1
+/* The same, M 64 in both halves of the lanes (.ws). */
+static __device__ __forceinline__ void tc_multiply_cells_ws(uint32_t d, uint32_t a, uint64_t b, uint32_t shape,
+                                                            int add) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %4, 0;\n"
+                 " tcgen05.mma.ws.cta_group::1.kind::f16 [%0], [%1], %2, %3, p;\n}" ::"r"(d),
+                 "r"(a), "l"(b), "r"(shape), "r"(add)
+                 : "memory");
+}
+/* 16 bytes of each of 64 rows of an operand to four columns: row m to lanes m and m + 64. Done before products that the
+ * thread starts later. */
+static __device__ __forceinline__ void tc_copy_rows64(uint32_t cells, uint64_t operand) {
+    asm volatile("tcgen05.cp.cta_group::1.64x128b.warpx2::02_13 [%0], %1;" ::"r"(cells), "l"(operand) : "memory");
+}
+#endif
 
 /* ---- a warp's registers ---- */
 #define TC_R8(x, i)                                                                                                    \

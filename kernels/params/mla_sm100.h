@@ -61,7 +61,7 @@ KP_SIZE(struct kp_mla_bwd_sm100, 896 + 5 * 128 + 128);
 /* A line of mla_fwd_sm100.def. */
 struct kp_mla_fwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim;
+    int32_t dtype, dim, heads;
 };
 
 /* A line of mla_fwd_joined_sm100.def. */
@@ -77,18 +77,25 @@ struct kp_mla_fwd_joined_sm100_config {
 #define KP_MLA_FWD_SM100_SHARED(dim)                                                                                   \
     (KP_MLA_FWD_SM100_RING(dim) * KP_SM100_STAGE(dim) + ((dim)-KP_MLA_DIM_V) * 128 + 2 * 16384 + 2 * 8192 + 10752)
 
+/* Work tiles of 64 heads (mla_fwd_h64.cu): half tiles of K, 256 columns of 64 rows; rope of K, tiles; P, two tiles; the
+ * rest */
+#define KP_MLA_FWD_H64_SM100_THREADS 352
+#define KP_MLA_FWD_H64_SM100_RING    6
+#define KP_MLA_FWD_H64_SM100_SHARED(dim)                                                                               \
+    (KP_MLA_FWD_H64_SM100_RING * 32768 + ((dim)-KP_MLA_DIM_V) * 256 + 2 * 8192 + 3072)
+
 struct kp_mla_fwd_sm100 {
     struct kp_mla in;
     struct kp_view out, lse, max_logits;           /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
     uint64_t part_o, part_m, part_l, part_largest; /* splits > 1: as in struct kp_mla_fwd */
-    int64_t works;                                 /* work tiles: queries times blocks of 128 heads times splits */
+    int64_t works;                                 /* work tiles: queries times blocks of heads times splits */
     int64_t blocks, splits, share;                 /* of heads; of a query's slots, parts of `share` tiles */
     int64_t kv_rows;                               /* as in struct kp_mla_bwd_sm100 */
     uint64_t padding[3];
-    struct kp_tensor_map q;      /* [B,SQ,HQ,D]; boxes of 128 heads x 64 columns, 128 bytes swizzled */
-    struct kp_tensor_map q_rope; /* the same; 32 columns, 64 bytes swizzled */
+    struct kp_tensor_map q;      /* [B,SQ,HQ,D]; boxes of 128 or 64 heads x 64 columns, 128 bytes swizzled */
+    struct kp_tensor_map q_rope; /* of 128 heads: the same; 32 columns, 64 bytes swizzled */
     struct kp_tensor_map kv;     /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
-    struct kp_tensor_map rope;   /* the same; 32 columns, 64 bytes swizzled */
+    struct kp_tensor_map rope;   /* of 128 heads: the same; 32 columns, 64 bytes swizzled */
 };
 KP_SIZE(struct kp_mla_fwd_sm100, 512 + 4 * 128);
 

@@ -376,8 +376,13 @@ static void lists_joined_on_sm100(void **state) {
     assert_launches("50000000", dist, "dist hq=16 sq=5000 sk=1000 d=576 topk=2048 bf16",
                     "join_sm80_i32_g8, main 132, finish_smxx_joined_dist, join_sm80_i32_g8, main 132, "
                     "finish_smxx_joined_dist, ");
-    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, fwd);
-    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART,
+    assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, fwd);
+    assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART,
+                  "attn_mla_fwd_sm100_bf16_d576_h64");
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16 group=2", UINT64_MAX, 0, fwd);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0,
+                  "attn_mla_fwd_sm100_bf16_d576_h64");
+    assert_chosen("mla_fwd hq=65 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0,
                   "attn_mla_fwd_sm100_bf16_d576_h128");
     assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, "attn_dist_sm100_bf16_d576_h64");
     assert_chosen("dist hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16 group=2", UINT64_MAX, 0, dist);

@@ -39,16 +39,18 @@ static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t
            attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_KV, role, why);
 }
 
-/* Counted, not timed: a tile of entries costs what one of slots does in mla_fwd_sm100.c. A query of up to 64 heads
- * fills half of a work tile's rows there, so that pairs of 33 heads and more gain as fewer heads do. */
+/* Counted, not timed: a tile of entries costs what one of slots of 128 heads does in mla_fwd_sm100.c. Queries of 33
+ * heads or more have rows that fill 64 without neighbours: joining pays from J = 0.45 on. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_fwd_joined_sm100_config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
     if (!g.groups) return 1e-6;
-    const double tiles = attn_cuda_mla_joined_entries(p, g.group) / KP_SM100_KEYS + 0.5,
-                 rounds = (double)g.groups / (double)g.pairs, launches = (double)(g.groups / g.listed + 1);
+    const double entries = p->heads_q <= 32 ? attn_cuda_mla_joined_entries(p, g.group)
+                                            : attn_cuda_mla_joined_entries_of_pair(p),
+                 tiles = entries / KP_SM100_KEYS + 0.5, rounds = (double)g.groups / (double)g.pairs,
+                 launches = (double)(g.groups / g.listed + 1);
     return launches * 4e-6 + attn_cuda_mla_joined_time(dev, p, ROWS) +
            (rounds < 1 ? 1 : rounds) * (tiles * (c->dim == 576 ? 1300 : 1170) / 0.75 + 4000) / 1.85e9;
 }

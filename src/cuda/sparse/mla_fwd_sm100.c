@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Blackwell, the host's side: kernel rows from kernels/variants/mla_fwd_sm100.def. The device's
- * side: kernels/sm100/mla_fwd/mla_fwd.cu. */
+ * side: kernels/sm100/mla_fwd/mla_fwd.cu (128 heads a pair of CTAs), kernels/sm100/mla_fwd_h64/mla_fwd_h64.cu (64 heads
+ * a CTA). */
 #include "base/err.h"
 #include "core/problem.h"
 #include "cuda/sparse/mla_maps.h"
@@ -8,20 +9,27 @@
 
 static const char combine_symbol[] = "attn_mla_combine_smxx_any";
 
-/* A function of problem and device alone: pairs of CTAs at once, rows of out, blocks of 128 heads, parts of a query's
+static uint32_t ctas_of(const struct kp_mla_fwd_sm100_config *c) { return c->heads == KP_SM100_HEADS ? 2 : 1; }
+static uint32_t shared_bytes_of(const struct kp_mla_fwd_sm100_config *c) {
+    return c->heads == KP_SM100_HEADS ? (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)
+                                      : (uint32_t)KP_MLA_FWD_H64_SM100_SHARED(c->dim);
+}
+
+/* A function of row, problem and device alone: work tiles at once, rows of out, blocks of heads, parts of a query's
  * slots and their tiles, work tiles. */
 struct geometry {
-    int64_t pairs, rows, blocks, splits, share, works;
+    int64_t at_once, rows, blocks, splits, share, works;
 };
-static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
-    const int32_t n_sms = attn_cuda_limits_of(dev)->n_sms;
-    const int64_t tiles = attn_cuda_blocks(p->topk, KP_SM100_KEYS);
-    struct geometry g = {.pairs = n_sms > 1 ? n_sms / 2 : 1, .splits = 1, .share = tiles > 0 ? tiles : 1};
+static struct geometry lay_out(const struct kp_mla_fwd_sm100_config *c, const struct attn_core_device *dev,
+                               const attn_problem *p) {
+    const int64_t at_once = attn_cuda_limits_of(dev)->n_sms / (int64_t)ctas_of(c),
+                  tiles = attn_cuda_blocks(p->topk, KP_SM100_KEYS);
+    struct geometry g = {.at_once = at_once > 1 ? at_once : 1, .splits = 1, .share = tiles > 0 ? tiles : 1};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
     g.rows = p->batch * p->seq_q * p->heads_q;
-    g.blocks = attn_cuda_blocks(p->heads_q, KP_SM100_HEADS);
+    g.blocks = attn_cuda_blocks(p->heads_q, c->heads);
     g.works = p->batch * p->seq_q * g.blocks;
-    g.splits = attn_cuda_mla_splits(g.works, tiles, g.pairs, KP_MLA_MAX_SPLITS, 2.5, 0.3);
+    g.splits = attn_cuda_mla_splits(g.works, tiles, g.at_once, KP_MLA_MAX_SPLITS, 2.5, 0.3);
     g.share = attn_cuda_blocks(g.share, g.splits);
     g.splits = tiles > 0 ? attn_cuda_blocks(tiles, g.share) : 1;
     g.works *= g.splits;
@@ -32,8 +40,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct kp_mla_fwd_sm100_config *c = k->impl;
     if (attn_cuda_mla_refuse_dim(p, c->dim, why) || attn_cuda_refuse_tensor_maps(dev, why)) return 0;
-    return !attn_cuda_mla_refuse(p, why) &&
-           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM100_SHARED(c->dim), why) &&
+    return !attn_cuda_mla_refuse(p, why) && !attn_cuda_refuse_image(dev, c->symbol, (int64_t)shared_bytes_of(c), why) &&
            !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
 }
 static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
@@ -43,26 +50,29 @@ static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t
 
 /* Counted, not timed: clocks of a tile of 64 slots at 1.85 GHz, its slowest unit at 0.75 of its rate, and of a work
  * tile's start and end (docs/kernels/mla_fwd_sm100.md). */
+static double clocks_of_tile(const struct kp_mla_fwd_sm100_config *c) {
+    if (c->heads == KP_SM100_HEADS) return c->dim == 576 ? 1300 : 1170;
+    return c->dim == 576 ? 1810 : 1680;
+}
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_fwd_sm100_config *c = k->impl;
-    const struct geometry g = lay_out(dev, p);
-    const double rounds = (double)g.works / (double)g.pairs;
+    const struct geometry g = lay_out(c, dev, p);
+    const double rounds = (double)g.works / (double)g.at_once;
     return (g.splits > 1 ? 8e-6 : 4e-6) +
-           (rounds < 1 ? 1 : rounds) * ((double)g.share * (c->dim == 576 ? 1300 : 1170) / 0.75 + 4000) / 1.85e9;
+           (rounds < 1 ? 1 : rounds) * ((double)g.share * clocks_of_tile(c) / 0.75 + 4000) / 1.85e9;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)k;
-    const struct geometry g = lay_out(dev, p);
+    const struct geometry g = lay_out(k->impl, dev, p);
     return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (KP_MLA_DIM_V + 3)) * sizeof(float) : 0;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_fwd_sm100_config *c = k->impl;
-    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)));
-    if (lay_out(dev, p).splits <= 1) return ATTN_OK;
+    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), shared_bytes_of(c)));
+    if (lay_out(c, dev, p).splits <= 1) return ATTN_OK;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_symbol), 0);
 }
 
@@ -85,7 +95,7 @@ static attn_status merge_parts(const struct attn_core_device *dev, const struct 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_mla_fwd_sm100_config *c = k->impl;
-    const struct geometry g = lay_out(dev, p);
+    const struct geometry g = lay_out(c, dev, p);
     if (g.works == 0) return ATTN_OK;
     struct kp_mla_fwd_sm100 kp = {.works = g.works, .blocks = g.blocks, .splits = g.splits, .share = g.share};
     struct kp_mla *in = &kp.in;
@@ -101,16 +111,19 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         kp.part_largest = kp.part_l + numbers;
     }
     kp.kv_rows = attn_cuda_mla_map_rows(in);
-    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 64, &kp.q));
-    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 32, &kp.q_rope));
+    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, (uint32_t)c->heads, 64, &kp.q));
     TRY(attn_cuda_mla_map_keys(dev, in, 64, &kp.kv));
-    TRY(attn_cuda_mla_map_keys(dev, in, 32, &kp.rope));
-    const struct attn_cuda_grid grid = {.x = (uint32_t)(2 * attn_cuda_lesser(g.works, g.pairs)),
+    if (c->heads == KP_SM100_HEADS) {
+        TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 32, &kp.q_rope));
+        TRY(attn_cuda_mla_map_keys(dev, in, 32, &kp.rope));
+    }
+    const struct attn_cuda_grid grid = {.x = ctas_of(c) * (uint32_t)attn_cuda_lesser(g.works, g.at_once),
                                         .y = 1,
                                         .z = 1,
-                                        .threads = KP_MLA_FWD_SM100_THREADS,
-                                        .cluster = 2,
-                                        .shared_bytes = (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)};
+                                        .threads = c->heads == KP_SM100_HEADS ? KP_MLA_FWD_SM100_THREADS
+                                                                              : KP_MLA_FWD_H64_SM100_THREADS,
+                                        .cluster = ctas_of(c),
+                                        .shared_bytes = shared_bytes_of(c)};
     TRY(attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream));
     return g.splits > 1 ? merge_parts(dev, &g, &kp, args->stream) : ATTN_OK;
 }
@@ -123,7 +136,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     {.name = "attn_mla_fwd_sm100_" #tail,                                                                              \
      .arch = "sm100",                                                                                                  \
-     .summary = "simulated, not yet run on silicon; D as in the name, 128 heads a work tile, any topk",                \
+     .summary = "simulated, not yet run on silicon; D and heads of a work tile as in the name, any topk",              \
      .op = ATTN_OP_MLA_FWD,                                                                                            \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \

@@ -23,10 +23,17 @@ for heads in 8 32; do # few heads: taken to share what neighbours of a selection
     chooses b200 "mla_bwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16 deterministic" attn_mla_bwd_joined_sm100_bf16_d576_det
 done
 "$attn" list | grep -q '^attn_mla_fwd_joined_sm100_bf16_d576 ' || exit $failed
-for heads in 8 32 64; do # rows that do not exist are multiplied without neighbours; few queries are cut into parts there
+for heads in 8 32; do # rows that do not exist are multiplied without neighbours; few queries are cut into parts there
     chooses b200 "mla_fwd hq=$heads sq=4096 sk=32768 topk=2048 d=576 bf16" attn_mla_fwd_joined_sm100_bf16_d576
 done
-chooses b200 "mla_fwd hq=64 sq=4 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128
+for heads in 33 64; do
+    problem="mla_fwd hq=$heads sq=4096 sk=32768 topk=2048"
+    chooses b200 "$problem d=576 bf16" attn_mla_fwd_sm100_bf16_d576_h64
+    chooses b200 "$problem d=512 f16" attn_mla_fwd_sm100_f16_d512_h64
+    chooses b200 "$problem d=576 bf16 group=2" attn_mla_fwd_joined_sm100_bf16_d576
+done
+chooses b200 "mla_fwd hq=64 sq=4 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128 # a pair a query
+chooses b200 "mla_fwd hq=192 sq=4096 sk=32768 topk=2048 d=512 f16" attn_mla_fwd_sm100_f16_d512_h128
 chooses b200 "dist hq=64 sq=4096 sk=32768 topk=2048 d=576 bf16" attn_dist_sm100_bf16_d576_h64
 chooses b200 "dist hq=64 sq=4096 sk=32768 topk=2048 d=576 bf16 group=2" attn_dist_joined_sm100_bf16_d576
 chooses b200 "dist hq=16 sq=4096 sk=32768 topk=2048 d=512 f16" attn_dist_joined_sm100_f16_d512
