@@ -97,7 +97,7 @@ def sparse_problem(row, number, problems):
         topk = r.choice([1, 1, 2, 63, 64, 65, 100, tile, tile + 1])
         sk = r.choice([0, 1, 2, 30, 90, 300])
     else:
-        work_tiles = 3 * (sms // 2)
+        work_tiles = 3 * (sms if op == "mla_fwd" and heads == 64 and not joined else sms // 2)
         sq = -(-work_tiles // batch) * group + (r.randint(0, group - 1) if joined else 0)
         topk = 4 * tile + r.randint(0, 40)
         sk = topk * r.choice([1, 2, 4]) + r.randint(0, 50)
