@@ -35,17 +35,19 @@ constexpr uint32_t OTHER_LANES = 16 << 16, Q_ROPE = HALF_V / 2, O_HALF = 128;
 constexpr int RING = KP_MLA_FWD_H64_SM100_RING, ROPE_RING = ROPE ? 2 : 0;
 constexpr uint32_t SLICE = 64 * 128, HALF_TILE = 4 * SLICE; /* 64 columns of 64 keys, or of 64 heads */
 constexpr uint32_t PROBABILITIES = HEADS * KEYS * 2, SUMS = HEADS * 16;
-constexpr uint32_t AT_K = 0;                           /* [RING][4][64 keys, or heads of Q][64 columns] */
-constexpr uint32_t AT_ROPE = AT_K + RING * HALF_TILE;  /* [2][the same] */
-constexpr uint32_t AT_P = AT_ROPE + ROPE_RING * SLICE; /* [tiles by turns][8][64 heads] x 8 keys, 16 bits */
-constexpr uint32_t AT_SUMS = AT_P + 2 * PROBABILITIES; /* [work tiles by turns][64 heads]: struct sums */
-constexpr uint32_t AT_OFFSETS = AT_SUMS + 2 * SUMS;    /* [tiles by turns][64 heads] */
-constexpr uint32_t AT_BARRIERS = AT_OFFSETS + 2 * HEADS * 4;
+constexpr uint32_t AT_K = 0;                              /* [RING][4][64 keys, or heads of Q][64 columns] */
+constexpr uint32_t AT_ROPE = AT_K + RING * HALF_TILE;     /* [2][the same] */
+constexpr uint32_t AT_P = AT_ROPE + ROPE_RING * SLICE;    /* [tiles by turns][8][64 heads] x 8 keys, 16 bits */
+constexpr uint32_t AT_SUMS = AT_P + 2 * PROBABILITIES;    /* [work tiles by turns][64 heads]: struct sums */
+constexpr uint32_t AT_OFFSETS = AT_SUMS + 2 * SUMS;       /* [tiles by turns][64 heads] */
+constexpr uint32_t AT_VALID = AT_OFFSETS + 2 * HEADS * 4; /* [first half tiles of the ring]: 64 bits, slots */
+constexpr uint32_t AT_BARRIERS = AT_VALID + RING * 4;
 
 /* Barriers. What arrives; what phases are counted by.
- * What needs none: P and offsets are overwritten two tiles later, by warps that have seen scores whose product was
- * started after P was copied and offsets had been followed; sums two work tiles later, by warps that have seen scores
- * made with a Q which correction brought when it had read them. */
+ * What needs none: bits of valid slots are written before their tile's copies are expected, and overwritten when that
+ * place of the ring is empty. P and offsets are overwritten two tiles later, by warps that have seen scores whose
+ * product was started after P was copied and offsets had been followed; sums two work tiles later, by warps that have
+ * seen scores made with a Q which correction brought when it had read them. */
 enum barrier {
     K_FULL,                             /* bytes: half a tile of K, or of Q                     ring */
     K_EMPTY = K_FULL + RING,            /* commit                                               ring */

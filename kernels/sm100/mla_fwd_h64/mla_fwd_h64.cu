@@ -16,7 +16,7 @@
  *                                                                           +--correction--> out
  *
  * Two layouts of 64 rows. S: a plain product of M 64 writes 16 lanes of each warp's 32, and the other 16 are as good.
- * So columns d 0..255 of Q stand in the first ones, with half of the rope, and columns 256..511 in the second ones; both
+ * So columns d 0..255 of Q stand in the first ones, with half of the rope, columns 256..511 in the second ones. Both
  * make a sum of their own, and a warp of softmax, which reads both, adds them: Q takes 144 columns and nothing crosses
  * warps. O: a product .ws of M 64 has half of its columns in lanes 0..63 and half in lanes 64..127, 128 lanes by 256
  * columns in all for d 0..511. It wants P in both places, and tcgen05.cp doubles P on its way out of shared memory.

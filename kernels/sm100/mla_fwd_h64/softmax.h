@@ -20,6 +20,13 @@ static __device__ __forceinline__ void load_scores(float s[32], uint32_t base, u
     for (int e = 0; e < 32; e++) s[e] = __uint_as_float(x[e]) + __uint_as_float(y[e]);
 }
 
+/* Bits of the thread's slots of the first 32 of a tile, and of the others, whose half tile was `stage` of the ring. */
+static __device__ __forceinline__ uint2 load_valid(uint32_t base, uint32_t stage) {
+    await(base, K_FULL + stage % RING, stage / RING); /* done, as S is: who copies has written them before */
+    const uint2 x = shared_load32x2(base + AT_VALID + stage % RING * 4);
+    return make_uint2(x.x >> 2 * (lane_of() % 4), x.y >> 2 * (lane_of() % 4));
+}
+
 /* The four threads of a row. */
 static __device__ __forceinline__ float row_largest(float x) {
     x = max_nan(x, __shfl_xor_sync(~0u, x, 1));
@@ -99,21 +106,18 @@ static __device__ __forceinline__ void give_sums(const struct sums row[2], uint3
 }
 
 static __device__ __forceinline__ void run_softmax(const struct kp_mla_fwd_sm100 *p, uint32_t base, uint32_t tm) {
-    const int lane = lane_of();
-    uint32_t tile = 0, n = 0;
+    uint32_t stage = 0, tile = 0, n = 0;
     struct work w;
     for (cursor x = start_cursor(base, 0); next_work(p, &w, x); x = step_cursor(x), n++) {
         struct sums row[2] = {{-INF, 0, -INF}, {-INF, 0, -INF}};
-        int ahead0 = keys_ahead(p, &w, w.first, lane), ahead1 = keys_ahead(p, &w, w.first, lane + 32);
+        stage += 2;
 #pragma unroll 1
-        for (int t = 0; t < w.tiles; t++, tile++) {
-            const uint32_t low = valid_keys(p, &w, ahead0) >> 2 * (lane % 4),
-                           high = valid_keys(p, &w, ahead1) >> 2 * (lane % 4);
-            const auto bit = [low, high](int n8, int e) { return (n8 < 4 ? low : high) >> (8 * (n8 % 4) + e) & 1; };
+        for (int t = 0; t < w.tiles; t++, tile++, stage += 2) {
             float s[32];
             uint32_t y[16];
-            ahead0 = keys_ahead(p, &w, w.first + t + 1, lane), ahead1 = keys_ahead(p, &w, w.first + t + 1, lane + 32);
             load_scores(s, base, tm, tile);
+            const uint2 valid = load_valid(base, stage);
+            const auto bit = [valid](int n8, int e) { return (n8 < 4 ? valid.x : valid.y) >> (8 * (n8 % 4) + e) & 1; };
             move_offsets(s, bit, p->in.scale_log2, row, base, tile);
             make_p(y, s, bit, p->in.scale_log2, row);
             store_p(y, base, tile);
