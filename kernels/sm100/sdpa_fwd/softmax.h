@@ -8,36 +8,12 @@
 
 constexpr float LEAST = -126; /* log2 units: smallest factor of a rescale */
 constexpr int N_PAIRS = KEYS / 2;
-constexpr int CAP_IN_PLACE = SCORE_MOD && DIM < 192; /* in tensor memory, before the row is loaded */
 
 /* m: what P is relative to, in log2 units (-inf: no score yet); l: sum of P. */
 struct row {
     float m, l;
 };
 
-/* CAP_IN_PLACE: products of the row in tensor memory to scores in log2 units, softcap applied, a part at a time. */
-static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, uint32_t cells) {
-    const float a = cap_slope(&p->in);
-#pragma unroll 1
-    for (int c = 0; c < KEYS; c += 32) {
-        uint32_t x[32];
-        uint64_t y[16];
-        tc_load32(x, cells + c);
-        tc_wait_loads();
-#pragma unroll
-        for (int e = 0; e < 32; e++) asm volatile("" : "+r"(x[e])); /* the compiler reads them after the wait */
-        const int far = is_far(largest_product<32>(x), a);
-        if (far) cap_far<32>(x, a);
-        capped_pairs<32>(y, x, far, a, unit_of_score(p), 0);
-#pragma unroll
-        for (int e = 0; e < 16; e++) {
-            const float2 z = floats_of(y[e]);
-            x[2 * e] = __float_as_uint(z.x), x[2 * e + 1] = __float_as_uint(z.y);
-        }
-        tc_store32(cells + c, x);
-    }
-    tc_wait_stores();
-}
 static __device__ __forceinline__ void load_products(uint32_t x[KEYS], uint32_t cells) {
 #pragma unroll
     for (int c = 0; c < KEYS; c += 32) tc_load32(x + c, cells + c);
@@ -61,7 +37,7 @@ static __device__ __forceinline__ void load_scores(uint64_t y[N_PAIRS], uint32_t
     for (int c = 0; c < N_PAIRS; c++)
         y[c] = fma_f32x2(two_floats(__uint_as_float(x[2 * c]), __uint_as_float(x[2 * c + 1])), units, minus);
 }
-/* The same with softcap, of products that nobody has capped. */
+/* The same with softcap. */
 static __device__ __forceinline__ void load_capped(const struct kp_sdpa_fwd *p, uint64_t y[N_PAIRS], uint32_t cells,
                                                    float m, int hides, int lo, int hi) {
     const float a = cap_slope(&p->in), unit = unit_of_score(p), minus = m == -INF ? 0 : -m;
@@ -167,8 +143,7 @@ static __device__ __forceinline__ void softmax_tile(const struct kp_sdpa_fwd *p,
     uint64_t y[N_PAIRS];
     await(base, S_FULL + half, t);
     tc_after();
-    if (CAP_IN_PLACE) cap_products(p, lanes + TM_S + half * KEYS);
-    if (SCORE_MOD && !CAP_IN_PLACE)
+    if (SCORE_MOD)
         load_capped(p, y, lanes + TM_S + half * KEYS, row->m, hides, lo, hi);
     else
         load_scores(y, lanes + TM_S + half * KEYS, unit, row->m, hides, lo, hi);
