@@ -75,7 +75,7 @@ struct kp_mla_fwd_joined_sm100_config {
 #define KP_MLA_FWD_SM100_RING(dim) ((dim) == 576 ? 4 : 5)
 /* The ring; rope of Q; scores and P from the other CTA, two stages each; the rest */
 #define KP_MLA_FWD_SM100_SHARED(dim)                                                                                   \
-    (KP_MLA_FWD_SM100_RING(dim) * KP_SM100_STAGE(dim) + ((dim)-KP_MLA_DIM_V) * 128 + 2 * 16384 + 2 * 8192 + 10752)
+    (KP_MLA_FWD_SM100_RING(dim) * KP_SM100_STAGE(dim) + ((dim)-KP_MLA_DIM_V) * 128 + 2 * 16384 + 2 * 8192 + 11008)
 
 /* Work tiles of 64 heads (mla_fwd_h64.cu): half tiles of K, 256 columns of 64 rows; rope of K, tiles; P, two tiles; the
  * rest */

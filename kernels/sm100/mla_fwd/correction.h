@@ -1,69 +1,72 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_fwd.cu: four warps that stand between the two CTAs and O: they send partial scores, bring P of both CTAs'
- * keys to O's offset, rescale O, and store it. A thread has one head. */
+ * Part of mla_fwd.cu: four warps between both CTAs' softmax and O: they bring P of all keys to O's offset, rescale O,
+ * and store it. A thread has one head. */
 #ifndef ATTN_SM100_MLA_FWD_CORRECTION_H
 #define ATTN_SM100_MLA_FWD_CORRECTION_H
 #include "kernels/sm100/mla_fwd/work.h"
 
-/* This CTA's columns of the scores of the other's keys. */
-static __device__ __forceinline__ void send_scores(uint32_t base, uint32_t tm, int rank, uint32_t tile) {
-    const uint32_t other = (uint32_t)(1 - rank);
-    uint32_t x[CTA_KEYS];
-    await(base, S_FULL + tile % 2, tile / 2);
-    tc_after();
-    tc_load32(x, tm + quarter_of() + cells_of_keys(tile, 1 - rank));
-    const uint32_t there = cluster_address(base + AT_S + tile % 2 * SCORES + (uint32_t)head_of() * 16, other);
-    tc_wait_loads();
-#pragma unroll
-    for (int c = 0; c < CTA_KEYS / 4; c++)
-        cluster_store128(there + c * HEADS * 16, make_uint4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]));
-    tell_written(base, 1 - rank, OTHER_S_FULL + tile % 2);
-}
-
-static __device__ __forceinline__ void scale_p(uint32_t p[CTA_KEYS / 2], float factor) {
+/* P of a CTA's keys times a factor, where products read it. */
+static __device__ __forceinline__ void put_p(uint32_t cells, const uint32_t p[CTA_KEYS / 2], float factor) {
     const uint32_t both = pack16(TYPE, factor, factor);
+    uint32_t y[CTA_KEYS / 2];
 #pragma unroll
     for (int c = 0; c < CTA_KEYS / 2; c++)
-        p[c] = TYPE == KP_F16 ? multiply_f16x2(p[c], both) : multiply_bf16x2(p[c], both);
+        y[c] = TYPE == KP_F16 ? multiply_f16x2(p[c], both) : multiply_bf16x2(p[c], both);
+    tc_store16(cells, y);
 }
 /* O has all tiles up to `tile`. */
 static __device__ __forceinline__ void await_output(uint32_t base, uint32_t tile) {
     await(base, O_FULL + tile % 2, tile / 2);
 }
 
-/* P of all keys of a tile, relative to the offset of O, which follows those of both CTAs' keys. */
+/* The row's, as of the last tile merged: of P of this CTA's and of the other's keys, of O. */
+struct offsets {
+    float own, other, output;
+};
+/* A part of P as it came: whose offset has moved, takes it from `cells`. */
+static __device__ __forceinline__ void take_offset(float *offset, uint32_t p[CTA_KEYS / 2], uint32_t cells) {
+    if (p[0] & MOVED) *offset = __uint_as_float(shared_load32(cells));
+    p[0] &= ~MOVED;
+}
+
+/* P of all keys of a tile, relative to the offset of O, which follows those of both CTAs' keys. P of own keys is there
+ * first, and is put where it belongs while the other's is awaited, as if no offset moved; once more if one did. */
 static __device__ __forceinline__ void merge_p(uint32_t base, uint32_t tm, int rank, uint32_t tile, int first,
-                                               float *offset) {
+                                               struct offsets *row) {
     const uint32_t stage = tile % 2, head = (uint32_t)head_of(), lanes = tm + quarter_of();
     const uint32_t offsets = base + AT_OFFSETS + stage * 2 * HEADS * 4 + head * 4,
-                   from = base + AT_P + stage * PROBABILITIES + head * 16;
+                   from = base + AT_P + stage * PROBABILITIES + head * 16, to = lanes + cells_of_keys(tile, 1 - rank),
+                   to_own = to + (uint32_t)rank * (CTA_KEYS / 2);
     uint32_t own[CTA_KEYS / 2], other[CTA_KEYS / 2];
     await(base, OWN_P_FULL + stage, tile / 2);
     tc_after();
     tc_load16(own, lanes + cells_of_keys(tile, rank));
+    tc_wait_loads();
+#pragma unroll
+    for (int c = 0; c < CTA_KEYS / 2; c++) asm volatile("" : "+r"(own[c])); /* the compiler reads them after the wait */
+    take_offset(&row->own, own, offsets);
+    put_p(to_own, own, factor_of(row->own, row->output));
+    await(base, O_FULL + stage, tile / 2 - 1); /* done, as S is; but no phase goes by unseen */
     await_other(base, OTHER_P_FULL + stage, tile / 2);
 #pragma unroll
     for (int c = 0; c < CTA_KEYS / 8; c++) {
         const uint4 y = shared_load128(from + c * HEADS * 16);
         other[4 * c] = y.x, other[4 * c + 1] = y.y, other[4 * c + 2] = y.z, other[4 * c + 3] = y.w;
     }
-    const float own_offset = __uint_as_float(shared_load32(offsets)),
-                other_offset = __uint_as_float(shared_load32(offsets + HEADS * 4));
-    tc_wait_loads();
-    const float most = fmaxf(own_offset, other_offset), before = *offset;
+    take_offset(&row->other, other, offsets + HEADS * 4);
+    const float most = fmaxf(row->own, row->other), before = row->output;
     const int grows = most > before + THRESHOLD;
-    if (grows) *offset = most;
-    await(base, O_FULL + stage, tile / 2 - 1); /* done, as S is; but no phase goes by unseen */
-    if (!first && __any_sync(~0u, grows)) {
-        await_output(base, tile - 1);
-        tc_after();
-        rescale_columns(lanes + TM_O, HALF_V, grows ? factor_of(before, most) : 1);
+    if (grows) row->output = most;
+    if (__any_sync(~0u, grows)) {
+        if (!first) {
+            await_output(base, tile - 1);
+            tc_after();
+            rescale_columns(lanes + TM_O, HALF_V, grows ? factor_of(before, most) : 1);
+        }
+        tc_wait_stores();
+        put_p(to_own, own, factor_of(row->own, row->output));
     }
-    scale_p(own, factor_of(own_offset, *offset));
-    scale_p(other, factor_of(other_offset, *offset));
-    const uint32_t to = lanes + cells_of_keys(tile, 1 - rank);
-    tc_store16(to + (uint32_t)rank * (CTA_KEYS / 2), own);
-    tc_store16(to + (uint32_t)(1 - rank) * (CTA_KEYS / 2), other);
+    put_p(to + (uint32_t)(1 - rank) * (CTA_KEYS / 2), other, factor_of(row->other, row->output));
     tc_wait_stores();
     tc_before();
     tell_own(base, P_FULL + stage);
@@ -116,19 +119,15 @@ static __device__ __forceinline__ void run_correction(const struct kp_mla_fwd_sm
     int more_work = next_work(p, &next, x);
     if (more_work) bring_queries(base, tm, stage, 0);
     while (more_work) {
-        float offset = -INF;
+        struct offsets row = {-INF, -INF, -INF};
         w = next;
-        send_scores(base, tm, rank, tile);
 #pragma unroll 1
-        for (int t = 0; t < w.tiles; t++, tile++) {
-            if (t + 1 < w.tiles) send_scores(base, tm, rank, tile + 1);
-            merge_p(base, tm, rank, tile, t == 0, &offset);
-        }
+        for (int t = 0; t < w.tiles; t++, tile++) merge_p(base, tm, rank, tile, t == 0, &row);
         stage += 2 + (uint32_t)w.tiles;
         x = step_cursor(x);
         more_work = next_work(p, &next, x);
         if (more_work) bring_queries(base, tm, stage, 0); /* its first scores are made under what follows */
-        finish(p, &w, base, tm, rank, tile - 1, n++, offset);
+        finish(p, &w, base, tm, rank, tile - 1, n++, row.output);
     }
 }
 #endif

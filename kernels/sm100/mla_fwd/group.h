@@ -13,6 +13,7 @@
  * after the pair's last group, query by query: then only rows are multiplied that the query names itself. */
 #ifndef ATTN_SM100_MLA_FWD_GROUP_H
 #define ATTN_SM100_MLA_FWD_GROUP_H
+#include "kernels/device/f32x2.h"
 #include "kernels/device/joined.h"
 #include "kernels/sm100/mla_fwd/layout.h"
 
@@ -120,33 +121,41 @@ static __device__ __forceinline__ int64_t query_of_row(const struct kp_mla_fwd_s
 
 /* ---- keys of a tile ---- */
 
-/* What the lane of key `key` reads of the list's tile t beforehand, and the bits of the row's 32 keys that follow from
- * it. */
-static __device__ __forceinline__ int keys_ahead(const struct kp_mla_fwd_sm100 *p, const struct work *w, int t,
-                                                 int key) {
+/* Words of a tile in shared memory: of each query, bits of this CTA's 32 keys. */
+constexpr uint32_t VALID_WORDS = 16;
+/* The warp of copies: the lane's word of tile t. rows0, rows1: of slots lane and 32 + lane, below 0: not valid. */
+static __device__ __forceinline__ uint32_t valid_word(const struct kp_mla_fwd_sm100 *p, const struct work *w, int t,
+                                                      int rank, int rows0, int rows1) {
     const struct kp_mla_joined *j = lists_of(p);
-    const int r = place_of_query(p);
-    if (w->alone >= 0) return map_row(&w->slots, t * KEYS + key, 0);
+    const int r = lane_of();
+    const uint32_t alone = __ballot_sync(~0u, (rank ? rows1 : rows0) >= 0);
+    if (w->alone >= 0) return r == 0 ? alone : 0;
     if (t * KEYS >= w->slots.n || r >= w->queries) return 0;
-    return w->slots.idx[j->bits - j->keys + (t * j->group + r) * 2 + key / CTA_KEYS];
+    return (uint32_t)w->slots.idx[j->bits - j->keys + (t * j->group + r) * 2 + rank];
 }
-static __device__ __forceinline__ uint32_t valid_keys(const struct kp_mla_fwd_sm100 *p, const struct work *w,
-                                                      int ahead) {
-    if (w->alone < 0) return (uint32_t)ahead;
-    const uint32_t valid = __ballot_sync(~0u, ahead >= 0);
-    return place_of_query(p) == 0 ? valid : 0;
+/* The thread's word. */
+static __device__ __forceinline__ uint32_t place_of_word(const struct kp_mla_fwd_sm100 *p) {
+    return (uint32_t)place_of_query(p);
 }
 
 /* ---- values that are not finite ---- */
 
-/* A score of a bit that is not set is not finite. */
+/* A score of a bit that is not set is not finite: looked for only where one of the row's is not. */
 static __device__ __forceinline__ int hides_odd(const struct kp_mla_fwd_sm100 *p, const struct work *w,
-                                                const float s[CTA_KEYS], uint32_t valid) {
+                                                const uint64_t s[CTA_KEYS / 2], uint32_t valid) {
+    uint64_t all = 0;
     float sum = 0;
     if (valid == ~0u || w->alone >= 0 || !row_exists(p, w)) return 0;
 #pragma unroll
-    for (int e = 0; e < CTA_KEYS; e++)
-        if (!(valid >> e & 1)) sum = __fmaf_rn(s[e], 0, sum);
+    for (int c = 0; c < CTA_KEYS / 2; c++) all = fma_f32x2(s[c], 0, all);
+    const float2 y = floats_of(all);
+    if (y.x + y.y == 0) return 0;
+#pragma unroll
+    for (int c = 0; c < CTA_KEYS / 2; c++) {
+        const float2 z = floats_of(s[c]);
+        if (!(valid >> 2 * c & 1)) sum = __fmaf_rn(z.x, 0, sum);
+        if (!(valid >> (2 * c + 1) & 1)) sum = __fmaf_rn(z.y, 0, sum);
+    }
     return !(sum == 0);
 }
 /* A warp of softmax, after the work tile's last: to both CTAs' corrections, and the group's mark. */

@@ -41,23 +41,24 @@ constexpr uint32_t AT_K = 0;                              /* [RING]; Q: [2 slice
 constexpr uint32_t AT_ROPE = AT_K + RING * STAGE;         /* rope of Q: [128 heads][32 columns] */
 constexpr uint32_t AT_S = AT_ROPE + ROPE * HEADS;         /* from the other CTA: [2][8][128 heads] x 4 keys, f32 */
 constexpr uint32_t AT_P = AT_S + 2 * SCORES;              /* from the other CTA: [2][4][128 heads] x 8 keys, 16 bits */
-constexpr uint32_t AT_OFFSETS = AT_P + 2 * PROBABILITIES; /* of P: [2 stages][own, other][128 heads] */
+constexpr uint32_t AT_OFFSETS = AT_P + 2 * PROBABILITIES; /* that moved: [2 stages][own, other][128 heads] */
 constexpr uint32_t AT_SUMS =
     AT_OFFSETS + 2 * 2 * HEADS * 4; /* [work tiles by turns][own, other][128 heads]: struct sums */
 constexpr uint32_t AT_BARRIERS = AT_SUMS + 2 * SUMS;
 
 /* Barriers, every CTA its own. What arrives; from which CTA; what phases are counted by.
- * What needs none: scores and P from the other CTA are overwritten two tiles later. Scores of tile t + 2 are sent by
- * warps that have had P of tile t from there, hence were read there; P of tile t + 2 follows such scores, which are
- * sent after P of tile t has been read. Sums are overwritten two work tiles later, by warps for which the correction
- * has brought Q, hence has read them. */
+ * What needs none: scores, P and offsets from the other CTA are overwritten two tiles later. Softmax waits for P_FULL
+ * of tile t before it sends scores of tile t + 2: this CTA's correction has had P of tile t from there, whose softmax
+ * had read scores of tile t. P of tile t + 2 follows scores from there, hence P_FULL of tile t there: its correction
+ * has read P of tile t. Sums are overwritten two work tiles later, by warps for which the correction has brought Q,
+ * hence has read them. */
 enum barrier {
     K_FULL,                        /* bytes: a tile of K, or half of Q          own        ring */
     K_EMPTY = K_FULL + RING,       /* commit                                    own        ring */
     Q_FULL = K_EMPTY + RING,       /* 8 warps: Q is in tensor memory            own        work tiles */
     Q_EMPTY,                       /* commit: nobody reads rope of Q any more   own        work tiles */
     S_FULL,                        /* commit                                    own        2 stages */
-    OTHER_S_FULL = S_FULL + 2,     /* 4 warps of correction                     the other  2 stages */
+    OTHER_S_FULL = S_FULL + 2,     /* 4 warps of softmax                        the other  2 stages */
     OWN_P_FULL = OTHER_S_FULL + 2, /* 4 warps of softmax                        own        2 stages */
     OTHER_P_FULL = OWN_P_FULL + 2, /* 4 warps of softmax                        the other  2 stages */
     P_FULL = OTHER_P_FULL + 2,     /* 4 warps of correction                     own        2 stages */
@@ -70,7 +71,9 @@ constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor me
 /* Joined lists, group.h: a word for each of the 8 warps of softmax, nonzero if it hides what is not finite: of the work
  * tile, two by turns, as sums; of a group of the pair. */
 constexpr uint32_t AT_ODD = (AT_SLOT + 31) / 16 * 16, AT_MARKED = AT_ODD + 2 * 32;
-static_assert((JOINED ? AT_MARKED + 32 : AT_SLOT + 16) <= KP_MLA_FWD_SM100_SHARED(DIM), "the host asks for as much");
+/* Bits of valid keys, of the tile in each stage of the ring; joined lists: a word for each query. */
+constexpr uint32_t AT_VALID = AT_MARKED + 32, VALID_ROW = JOINED ? 64 : 4;
+static_assert(AT_VALID + RING * VALID_ROW <= KP_MLA_FWD_SM100_SHARED(DIM), "the host asks for as much");
 static_assert(KP_MLA_FWD_SM100_SHARED(DIM) <= 232448, "what a CTA may have");
 
 /* Warps: 0..3 correction, 4..7 softmax, 8 products, 9 copies. */
@@ -82,6 +85,12 @@ static __device__ __forceinline__ uint32_t cells_of_keys(uint32_t tile, int rank
     return TM_S + tile % 2 * KEYS + (uint32_t)rank * CTA_KEYS;
 }
 
+/* In P of a row's first key, which has no sign: the row's offset has moved, and stands in AT_OFFSETS. */
+constexpr uint32_t MOVED = 0x8000;
+
+static __device__ __forceinline__ uint32_t at_valid(uint32_t base, uint32_t stage) {
+    return base + AT_VALID + stage % RING * VALID_ROW;
+}
 static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
     return base + AT_BARRIERS + 8 * barrier;
 }

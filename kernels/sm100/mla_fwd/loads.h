@@ -51,7 +51,10 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_fwd_sm100 
             const uint32_t full = at_barrier(base, K_FULL + stage % RING);
             const int slot = (w.first + t) * KEYS + lane;
             const int rows0 = map_row(&w.slots, slot, row0), rows1 = map_row(&w.slots, slot + 32, row0);
+            const uint32_t valid = valid_word(p, &w, w.first + t, rank, rows0, rows1);
             await(base, K_EMPTY + stage % RING, stage / RING - 1);
+            if (lane < (int)VALID_WORDS) shared_store32(at_valid(base, stage) + 4 * (uint32_t)lane, valid);
+            __syncwarp();
             if (lane == 0) mbar_expect(full, STAGE);
             __syncwarp();
             gather_keys(p, base + AT_K + stage % RING * STAGE, full, rank, rows0, rows1);

@@ -21,7 +21,7 @@
  *                                    P (tensor memory, A) <---+--> O += P V --> out
  *
  * Offsets. The softmax of a CTA knows its own keys alone. Its offset, rint of a row's largest score, moves where that
- * has grown by more than 8 (f16: 7), and goes with P. O has one of its own that follows both CTAs' in the same way: P
+ * has grown by more than 8 (f16: 7), and goes with P then. O has one of its own that follows both in the same way: P
  * and sums are brought to it by powers of two, exactly (f16: down to its smallest normal number), and O is rescaled
  * where it grows. Nobody waits for a maximum.
  *

@@ -30,7 +30,8 @@ static __device__ __forceinline__ void start_scores(uint32_t base, uint32_t tm, 
 /* O (+)= P V of a tile, this CTA's columns. */
 static __device__ __forceinline__ void start_output(uint32_t base, uint32_t tm, int rank, uint32_t tile, uint32_t stage,
                                                     int add) {
-    const uint64_t b = tc_operand_at(KEYS_OF_O, base + AT_K + stage % RING * STAGE);
+    uint64_t b = tc_operand_at(KEYS_OF_O, base + AT_K + stage % RING * STAGE);
+    asm volatile("" : "+l"(b)); /* made before the wait */
     await(base, P_FULL + tile % 2, tile / 2);
     tc_after();
 #pragma unroll

@@ -46,15 +46,15 @@ static __device__ __forceinline__ int64_t query_of_row(const struct kp_mla_fwd_s
 
 /* ---- keys of a tile ---- */
 
-/* What the lane of key `key` reads of the query's tile t beforehand, and the bits of the row's 32 keys that follow from
- * it. */
-static __device__ __forceinline__ int keys_ahead(const struct kp_mla_fwd_sm100 *, const struct work *w, int t,
-                                                 int key) {
-    return map_row(&w->slots, t * KEYS + key, 0);
+/* Words of a tile in shared memory: bits of this CTA's 32 keys. */
+constexpr uint32_t VALID_WORDS = 1;
+/* The warp of copies: what tile t has. rows0, rows1: of slots lane and 32 + lane, below 0: not valid. */
+static __device__ __forceinline__ uint32_t valid_word(const struct kp_mla_fwd_sm100 *, const struct work *, int,
+                                                      int rank, int rows0, int rows1) {
+    return __ballot_sync(~0u, (rank ? rows1 : rows0) >= 0);
 }
-static __device__ __forceinline__ uint32_t valid_keys(const struct kp_mla_fwd_sm100 *, const struct work *, int ahead) {
-    return __ballot_sync(~0u, ahead >= 0);
-}
+/* The thread's word. */
+static __device__ __forceinline__ uint32_t place_of_word(const struct kp_mla_fwd_sm100 *) { return 0; }
 
 /* ---- what group.h has beyond one query; nobody calls it ---- */
 
