@@ -148,6 +148,32 @@ static __device__ __forceinline__ float lse_of(const struct kp_dist *p, const st
                           p->lse.dtype);
     return lse == -INF ? INF : p->in.flags & KP_LSE_BASE_2 ? lse : lse * LOG2E;
 }
+#if CFG_HEADS == 64
+/* A thread keeps lse of all 64 heads over the work tile's tiles: read for each of them, that takes 32 clocks of shared
+ * memory for 64 slots. */
+static __device__ __forceinline__ void load_lse(float lse[HEADS], uint32_t lse_at) {
+#pragma unroll
+    for (int h = 0; h < HEADS; h += 4) {
+        const uint4 l = shared_load128(lse_at + 4 * h);
+        lse[h] = __uint_as_float(l.x), lse[h + 1] = __uint_as_float(l.y);
+        lse[h + 2] = __uint_as_float(l.z), lse[h + 3] = __uint_as_float(l.w);
+    }
+}
+static __device__ __forceinline__ float sum_all_heads(uint32_t cells, const float lse[HEADS], float scale_log2) {
+    uint32_t word[HEADS];
+    float sum = 0;
+#pragma unroll
+    for (int h = 0; h < HEADS; h += 32) tc_load32(word + h, cells + h);
+    tc_wait_loads();
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        asm volatile("" : "+r"(word[h])); /* the compiler reads it after the wait */
+        const float x = exp2_fast(__fmaf_rn(__uint_as_float(word[h]), scale_log2, -lse[h]));
+        sum += lse[h] == INF ? 0 : x;
+    }
+    return sum;
+}
+#else
 /* 32 heads of a slot. */
 static __device__ __forceinline__ float sum_heads(const uint32_t word[32], uint32_t lse_at, float scale_log2,
                                                   float sum) {
@@ -164,6 +190,7 @@ static __device__ __forceinline__ float sum_heads(const uint32_t word[32], uint3
     }
     return sum;
 }
+#endif
 
 static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all, uint32_t base, uint32_t tm, int rank) {
     const struct kp_dist *p = &all->dist;
@@ -180,12 +207,19 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
         const uint32_t lse_at = base + AT_LSE + n++ % 2 * HEADS * 4;
         if (thread < HEADS) shared_store32(lse_at + 4 * thread, __float_as_uint(lse_of(p, &w, thread)));
         named_sync(1, 128);
+#if CFG_HEADS == 64
+        float lse[HEADS];
+        load_lse(lse, lse_at);
+#endif
 #pragma unroll 1
         for (int t = w.first; t < w.last; t++, tile++) {
             const int slot = t * KEYS + rank * CTA_KEYS + thread, valid = map_row(&w.slots, slot, 0) >= 0;
             float sum = 0;
             await(base, S_FULL + tile % 2, tile / 2);
             tc_after();
+#if CFG_HEADS == 64
+            sum = sum_all_heads(lanes + tile % 2 * HEADS, lse, p->in.scale_log2);
+#else
 #pragma unroll 1
             for (int c = 0; c < HEADS; c += 32) {
                 uint32_t word[32];
@@ -193,6 +227,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
                 tc_wait_loads();
                 sum = sum_heads(word, lse_at + 4 * c, p->in.scale_log2, sum);
             }
+#endif
             tc_before();
             __syncwarp();
             if (lane_of() == 0) cluster_arrive(cluster_address(at_barrier(base, S_EMPTY + tile % 2), 0));
