@@ -209,6 +209,23 @@ static attn_status check_memory(const struct attn_plan *plan, struct placed *pla
     return ATTN_OK;
 }
 
+/* A contiguous tensor of the role's shape, in few comparisons: it keeps all rules. */
+static bool is_contiguous(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *place) {
+    const attn_tensor *t = place->t;
+    const attn_device want = plan->device->id;
+    const uintptr_t data = (uintptr_t)t->data;
+    if (!r->bytes || t->rank != r->rank) return false;
+    uint64_t differs =
+        (uint32_t)((t->dtype ^ r->dtype) | (t->device.type ^ want.type) | (t->device.index ^ want.index));
+    for (int32_t a = 0; a < r->rank; a++)
+        differs |= (uint64_t)((t->shape[a] ^ r->shape[a]) | (t->strides[a] ^ r->strides[a]));
+    if (differs || !data || data >> 60 || data & (uintptr_t)(place->element - 1)) return false;
+    if (t->bytes && t->bytes < (uint64_t)r->bytes) return false;
+    place->low = data;
+    place->high = data + (uintptr_t)r->bytes;
+    return true;
+}
+
 /* The usual tensor in one pass: the shape of the role, an axis of stride 1 and others outside it in their order, none
  * of them huge. It keeps all rules; of what is not usual, the rules are asked one by one, and they know the words. */
 static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *place) {
@@ -239,7 +256,7 @@ static attn_status check_tensor(const struct attn_plan *plan, const struct attn_
     place->element = r->element;
     place->output = is_output(r->use);
     place->has_rows = r->has_rows;
-    if (is_usual(plan, r, place)) return ATTN_OK;
+    if (is_contiguous(plan, r, place) || is_usual(plan, r, place)) return ATTN_OK;
     if (t->dtype != r->dtype)
         FAIL2(ATTN_E_DTYPE, NAME, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", NAME,
               attn_dtype_name(t->dtype), t->dtype, attn_dtype_name(r->dtype));
@@ -289,6 +306,11 @@ static bool corner_in(const struct placed *x, const struct placed *other) {
  * packed buffer, whose ranges interleave without a common element, therefore pass; equal addresses, contiguous tensors
  * that meet and shifted copies of one layout are refused. A common element that is a corner of neither is not found. */
 static attn_status check_overlap(const struct placed *all, int32_t n) {
+    int meet = 0;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t j = 0; all[i].output && j < n; j++)
+            meet |= (i != j) & (all[i].low < all[j].high) & (all[j].low < all[i].high);
+    if (!meet) return ATTN_OK;
     for (int32_t i = 0; i < n; i++) {
         if (!all[i].output) continue;
         for (int32_t j = 0; j < n; j++) {
@@ -397,6 +419,22 @@ static attn_status choose_kernel(const struct attn_plan *plan, const attn_args *
     return ATTN_OK;
 }
 
+/* Loops that compilers vectorise; the first role that is wrong is looked for only if there is one. */
+static attn_status check_presence(const attn_problem *p, const struct attn_core_expected *expected,
+                                  const attn_tensor *const *given) {
+    uintptr_t stray = 0;
+    uint32_t present = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) stray |= (uintptr_t)given[role] & expected->unwanted[role];
+    for (int32_t i = 0; i < expected->n_usable; i++)
+        present |= (uint32_t)(given[expected->usable[i]] != NULL) << expected->usable[i];
+    const uint32_t missing = expected->needed & ~present;
+    if (!stray && !missing) return ATTN_OK;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
+        if ((given[role] && expected->unwanted[role]) || missing >> role & 1)
+            return fail_presence(p, given[role], role);
+    return ATTN_OK;
+}
+
 attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
                                  const struct attn_kernel **kernel) {
     const attn_tensor *given[ATTN_ROLE_COUNT];
@@ -416,18 +454,13 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
     given[ATTN_ROLE_Q_SCALE] = args->q_scale;
     given[ATTN_ROLE_K_SCALE] = args->k_scale;
     given[ATTN_ROLE_V_SCALE] = args->v_scale;
-    uint32_t present = 0;
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+    TRY(check_presence(&plan->problem, expected, given));
+    for (int32_t i = 0; i < expected->n_usable; i++) {
+        const int32_t role = expected->usable[i];
         if (!given[role]) continue;
-        present |= UINT32_C(1) << role;
-        all[n++] = (struct placed){.t = given[role], .role = role};
+        all[n] = (struct placed){.t = given[role], .role = role};
+        TRY(check_tensor(plan, &expected->role[role], &all[n++]));
     }
-    const uint32_t wrong = (expected->needed & ~present) | (expected->unused & present);
-    if (wrong) {
-        const int32_t role = __builtin_ctz(wrong);
-        return fail_presence(&plan->problem, given[role], role);
-    }
-    for (int32_t i = 0; i < n; i++) TRY(check_tensor(plan, &expected->role[all[i].role], &all[i]));
     TRY(check_overlap(all, n));
     TRY(check_workspace(plan, args, all, n));
     if (args->stream && plan->device->id.type == ATTN_DEVICE_TYPE_CPU)

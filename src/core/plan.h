@@ -81,11 +81,15 @@ struct attn_core_role {
     int32_t use, dtype, rank;
     uint8_t element, has_rows; /* bytes; attn_core_role_has_rows */
     int64_t shape[ATTN_MAX_RANK];
+    int64_t strides[ATTN_MAX_RANK], bytes; /* of a contiguous tensor; bytes 0: one without elements, or too many */
 };
 void attn_core_role_get(const attn_problem *problem, int32_t role, struct attn_core_role *out);
 /* All of them: what a plan keeps for the checks of its executions. */
 struct attn_core_expected {
-    uint32_t needed, unused; /* 1 << role: must be given, must not be */
+    uint32_t needed;                     /* 1 << role: must be given */
+    uintptr_t unwanted[ATTN_ROLE_COUNT]; /* all bits set: must not be given; else 0 */
+    int32_t n_usable;
+    uint8_t usable[ATTN_ROLE_COUNT]; /* the roles that may be given */
     struct attn_core_role role[ATTN_ROLE_COUNT];
 };
 void attn_core_expect(const attn_problem *problem, struct attn_core_expected *out);

@@ -148,15 +148,25 @@ void attn_core_role_get(const attn_problem *p, int32_t role, struct attn_core_ro
     const char *axes = attn_core_role_axes(p, role);
     for (; axes[out->rank] && out->rank < ATTN_MAX_RANK; out->rank++)
         out->shape[out->rank] = extent_of(p, axes[out->rank]);
+    int64_t step = 1;
+    int over = 0;
+    for (int32_t a = out->rank - 1; a >= 0; a--) {
+        out->strides[a] = step;
+        over |= __builtin_mul_overflow(step, out->shape[a], &step);
+    }
+    over |= step > INT64_C(1) << 48;
+    out->bytes = over ? 0 : step * out->element;
 }
 
 void attn_core_expect(const attn_problem *p, struct attn_core_expected *out) {
     _Static_assert(ATTN_ROLE_COUNT <= 32, "a role has a bit");
-    out->needed = out->unused = 0;
+    out->needed = 0;
+    out->n_usable = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         attn_core_role_get(p, role, &out->role[role]);
         const int32_t use = out->role[role].use;
-        if (use == ATTN_USE_NONE) out->unused |= UINT32_C(1) << role;
+        out->unwanted[role] = use == ATTN_USE_NONE ? UINTPTR_MAX : 0;
+        if (use != ATTN_USE_NONE) out->usable[out->n_usable++] = (uint8_t)role;
         if (use == ATTN_USE_IN || use == ATTN_USE_OUT) out->needed |= UINT32_C(1) << role;
     }
 }

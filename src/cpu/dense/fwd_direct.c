@@ -91,37 +91,19 @@ static void run_row(const struct direct *d, struct task *t, int64_t r, const flo
 
 #define INF4(x)  x, x, x, x
 #define INF16(x) INF4(x), INF4(x), INF4(x), INF4(x)
-/* The same of a step of keys, without a branch for each: the lesser of a score and +inf where the row sees the key,
- * -inf where it does not. NaN becomes +inf; the result of such a row is not used. */
-static void hide_step(const struct direct *d, int64_t r, int64_t j, float *s) {
+/* The keys of a step that a row does not see become -inf: bounds of its scores, +inf where it sees the key and -inf
+ * where it does not. Those before its first key are written here, as few problems have them. NaN becomes +inf; the
+ * result of such a row is not used. In the first step also the rows' maxima, as add_pv would find them, which does it
+ * out of line, row by row: a row that sees no key of the step keeps -inf. */
+static void hide_step(const struct direct *d, int64_t r0, int64_t rows, int64_t j, float *s, float *m) {
     static const float until[2 * ATTN_DECODE_KEYS] = {INF16(INFINITY), INF16(-INFINITY)};
-    static const float from[2 * ATTN_DECODE_KEYS] = {INF16(-INFINITY), INF16(INFINITY)};
-    const int64_t lo = d->lo[r] - j, hi = d->hi[r] - j;
-    if (hi < ATTN_DECODE_KEYS) {
-        const float *most = until + ATTN_DECODE_KEYS - (hi > 0 ? hi : 0);
-        for (int x = 0; x < ATTN_DECODE_KEYS; x++) s[x] = s[x] < most[x] ? s[x] : most[x];
+    const float *most[ATTN_DECODE_ROWS];
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t lo = d->lo[r0 + i] - j, hi = d->hi[r0 + i] - j;
+        for (int64_t x = 0; x < lo && x < ATTN_DECODE_KEYS; x++) s[i * ATTN_DECODE_KEYS + x] = -INFINITY;
+        most[i] = until + ATTN_DECODE_KEYS - (hi > ATTN_DECODE_KEYS ? ATTN_DECODE_KEYS : hi > 0 ? hi : 0);
     }
-    if (lo > 0) {
-        const float *most = from + ATTN_DECODE_KEYS - (lo < ATTN_DECODE_KEYS ? lo : ATTN_DECODE_KEYS);
-        for (int x = 0; x < ATTN_DECODE_KEYS; x++) s[x] = s[x] < most[x] ? s[x] : most[x];
-    }
-}
-
-/* Out of line: inlined, compilers take rows together, with a load and a shuffle for each score. */
-static __attribute__((noinline)) float largest(const float *s) {
-    float most[4];
-    for (int e = 0; e < 4; e++) {
-        const float x = s[e] > s[e + 4] ? s[e] : s[e + 4], y = s[e + 8] > s[e + 12] ? s[e + 8] : s[e + 12];
-        most[e] = x > y ? x : y;
-    }
-    const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
-    return a > b ? a : b;
-}
-
-/* Running maxima of the first step, as add_pv would find them, which does it out of line, row by row. A row that sees
- * no key of the step keeps -inf; of a row with a NaN the result is not used. */
-static void first_maxima(int64_t rows, const float *s, float *m) {
-    for (int64_t i = 0; i < rows; i++, s += ATTN_DECODE_KEYS) m[i] = largest(s);
+    d->u->decode_f32->clip(rows, most, s, m);
 }
 
 /* Sums of up to 4 rows' parts, each in order; rows side by side, since one row alone waits for each addition. Parts
@@ -163,8 +145,7 @@ static void run_rows(const struct direct *d, struct task *t, int64_t r0, const f
             const int64_t j = begin + x * ATTN_DECODE_KEYS, n = d->all_hi - j;
             decode.keys = n < ATTN_DECODE_KEYS ? attn_cpu_sdpa_up(n, 4) : ATTN_DECODE_KEYS;
             u->scores(&decode, k + x * ATTN_DECODE_KEYS, NULL, s);
-            for (int64_t i = 0; i < rows; i++) hide_step(d, r + i, j, s + i * ATTN_DECODE_KEYS);
-            if (x == 0) first_maxima(rows, s, decode.m);
+            hide_step(d, r, rows, j, s, x == 0 ? decode.m : NULL);
             u->add_pv(&decode, v + x * ATTN_DECODE_KEYS, NULL, s);
         }
     }
@@ -193,14 +174,16 @@ static int store(const struct direct *d, const struct task *t) {
     const attn_problem *p = d->p;
     const float *o = t->o, *m = t->m, *sums = t->l;
     if (!d->u->finite_f32(o, t->heads * d->flat * d->ldo)) return 0; /* past a row are zeros, or NaN as in it */
+    const int base_2 = attn_core_has(p, ATTN_LSE_BASE_2);
     for (int64_t x = 0; x < t->heads; x++) {
-        for (int64_t i = 0; i < p->seq_q; i++) {
-            for (int64_t h = t->hk[x] * d->group; h < (t->hk[x] + 1) * d->group; h++, o += d->ldo) {
-                const double l = (double)*sums++, lse = (double)*m++ + log(l);
+        const int64_t h = t->hk[x] * d->group;
+        float *out = row_of(&d->out, t->b[x], h, 0), *lse = d->lse.data ? row_of(&d->lse, t->b[x], h, 0) : NULL;
+        for (int64_t i = 0; i < p->seq_q; i++, out += d->out.row) {
+            for (int64_t g = 0; g < d->group; g++, o += d->ldo) {
+                const double l = (double)*sums++, natural = (double)*m++ + log(l);
                 if (!isfinite(l)) return 0;
-                d->u->narrow(row_of(&d->out, t->b[x], h, i), ATTN_F32, o, p->dim_v, (float)(1 / l));
-                if (!d->lse.data) continue;
-                *row_of(&d->lse, t->b[x], h, i) = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? lse * LOG2_E : lse);
+                d->u->narrow(out + g * d->out.head, ATTN_F32, o, p->dim_v, (float)(1 / l));
+                if (lse) lse[i * d->lse.row + g * d->lse.head] = (float)(base_2 ? natural * LOG2_E : natural);
             }
         }
     }
@@ -213,9 +196,16 @@ static void run(void *arg, int32_t worker) {
     const int64_t all = p->batch * p->heads_k;
     struct task t;
     (void)worker;
-    for (int64_t first; (first = attn_cpu_next(&d->next) * d->heads) < all && !d->lost;) {
-        t.heads = all - first < d->heads ? all - first : d->heads;
-        for (int64_t x = 0; x < t.heads; x++) t.b[x] = (first + x) / p->heads_k, t.hk[x] = (first + x) % p->heads_k;
+    for (int64_t first = 0, end = 0; end < all && !d->lost;) {
+        first = attn_cpu_next(&d->next) * d->heads;
+        if (first >= all) break;
+        end = first + d->heads < all ? first + d->heads : all;
+        t.heads = end - first;
+        int64_t b = first ? first / p->heads_k : 0, hk = first - b * p->heads_k;
+        for (int64_t x = 0; x < t.heads; x++) {
+            t.b[x] = b, t.hk[x] = hk;
+            if (++hk == p->heads_k) hk = 0, b++;
+        }
         load(d, &t);
         const uint32_t mode = attn_base_float_begin(d->subnormals);
         for (int64_t x = 0; x < t.heads; x++) {
@@ -234,7 +224,8 @@ int attn_cpu_fwd_direct(const struct attn_cpu_sdpa_isa *isa, const struct attn_c
     d.p = p, d.u = isa->u, d.scale = (float)p->scale, d.subnormals = dev->subnormals;
     d.group = p->heads_q == p->heads_k ? 1 : p->heads_q / p->heads_k, d.flat = p->seq_q * d.group;
     if (d.flat > MOST_ROWS) return 0;
-    d.heads = d.flat == 1 ? MOST_ROWS : MOST_ROWS / d.flat;
+    const int64_t all_heads = p->batch * p->heads_k;
+    d.heads = all_heads == 1 ? 1 : MOST_ROWS / d.flat;
     d.ldq = attn_cpu_sdpa_up(p->dim_qk, LINE), d.ldo = attn_cpu_sdpa_up(p->dim_v, LINE);
     d.all_lo = p->seq_k, d.all_hi = 0;
     const int all = !(p->flags & (ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT));
@@ -249,7 +240,7 @@ int attn_cpu_fwd_direct(const struct attn_cpu_sdpa_isa *isa, const struct attn_c
     d.q = rows_of(args->q), d.k = rows_of(args->k), d.v = rows_of(args->v);
     d.out = rows_of(args->out), d.lse = rows_of(args->lse);
     d.next = (struct attn_cpu_counter){0}, d.lost = 0;
-    const int64_t tasks = attn_cpu_sdpa_blocks(p->batch * p->heads_k, d.heads);
+    const int64_t tasks = all_heads <= d.heads ? 1 : attn_cpu_sdpa_blocks(all_heads, d.heads);
     const int32_t threads = tasks > 1 ? attn_cpu_at_most(attn_cpu_sdpa_crew(isa, p, dev->threads), tasks) : 1;
     attn_cpu_pool_run(attn_cpu_pool_of(dev), threads, run, &d);
     return !d.lost;

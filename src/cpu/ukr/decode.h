@@ -22,6 +22,9 @@ struct attn_decode {
     float *l_rounded; /* of pairs, as l: [rows][ROUNDED] sums of P as rounded to bf16 for the product P V */
 };
 struct attn_ukr_decode {
+    /* f32, else NULL. s[rows][KEYS] becomes the lesser of s and the KEYS numbers at most[i]; m, unless NULL, receives
+     * each row's largest. A NaN becomes most's number. */
+    void (*clip)(int64_t rows, const float *const *most, float *s, float *m);
     /* s[rows][KEYS] = products of all rows with KEYS rows of keys */
     void (*scores)(const struct attn_decode *f, const void *const *k, const void *const *next, float *s);
     /* s, -inf where a row does not see a key, becomes probabilities, and these are multiplied with the values. */

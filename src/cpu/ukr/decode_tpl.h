@@ -264,4 +264,15 @@ static void F(add_pv)(const struct attn_decode *f, const void *const *v, const v
         F(add_pv_rows)(ATTN_DECODE_KEYS, f, v, next, s);
     }
 }
-const struct attn_ukr_decode TABLE = {.scores = F(scores), .add_pv = F(add_pv)};
+static inline void F(clip)(int64_t rows, const float *const *most, float *s, float *m) {
+    for (int64_t i = 0; i < rows; i++, s += ATTN_DECODE_KEYS) {
+        v32 largest = v32_set(-__builtin_inff());
+        UNROLL for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES) {
+            const v32 x = v32_min(v32_load(s + j), v32_load(most[i] + j));
+            v32_store(s + j, x);
+            largest = v32_max(x, largest);
+        }
+        if (m) m[i] = v32_largest(largest);
+    }
+}
+const struct attn_ukr_decode TABLE = {.clip = F(IS_F32) ? F(clip) : NULL, .scores = F(scores), .add_pv = F(add_pv)};
