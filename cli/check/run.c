@@ -15,16 +15,16 @@ enum { WS_GUARD = 256, WS_BASE = 256, RUNS = 3 };
 struct job {
     struct check_session *s;
     struct check_case *c;
-    const attn_kernel_info *k;
-    struct check_report report;
-    attn_plan *plan[2]; /* by context: 1 thread, many threads */
+    const attn_kernel_info *k;  /* the kernel under test */
+    struct check_report report; /* failures of this kernel on this case */
+    attn_plan *plan[2];         /* by context: 1 thread, many threads */
     attn_plan_info info[2];
     attn_args args;
     uint8_t *ws_block, *ws; /* the workspace stands between two guards */
     size_t ws_block_bytes;
     void *result[RUNS][ATTN_ROLE_COUNT]; /* row-major elements */
-    char repro[1200];
-    double worst;
+    char repro[1200];                    /* the command that runs this case again */
+    double worst;                        /* largest error so far, in bounds of its element: above 1 it fails */
     struct check_device_copy
         device_copy[ATTN_ROLE_COUNT + 1]; /* CUDA: device copies of the tensors, then of ws_block */
     attn_tensor device_view[ATTN_ROLE_COUNT];

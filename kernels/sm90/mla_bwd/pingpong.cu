@@ -11,8 +11,8 @@
  * Launched by src/cuda/sparse/mla_bwd_sm90.c, and over joined lists (JOINED: an entry is a key and a bit for each query
  * of a group; docs/joined_lists.md) by mla_bwd_joined_sm90.c.
  *
- * Where dKV is added, not stored, and queries are apart, producers also form the states of the next work tile's rows
- * (row_stats_prefetch.h).
+ * Where dKV is added, not stored, and queries are apart, producers also form the row statistics (struct kp_mla_row:
+ * lse, the sink's remainder g, the shift of dP) of the next work tile, `states` in the code (row_stats_prefetch.h).
  *
  *   producer   q, dout --> Q, dO (slice x when both have released the last work tile's)   kv rows by index --> K(n + 1)
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
@@ -37,8 +37,7 @@
  *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being stored --> owners of the
  *                        first two tiles
  *   DS_FREE              FREES_DS: 4 producer warps, what they had in the place of dS being read --> the tile's owner
- *   K_PREFETCHED              PREFETCH_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile
- * before
+ *   K_PREFETCHED         PREFETCH_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
  *   STAGE_ORDER [y]      CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
  *                        deterministic: one for both stages
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner

@@ -111,7 +111,7 @@ struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
     struct attn_transposed_exp exp_args; /* pre_offset and offset: of the strip */
-    double natural;                      /* what offset 1 is in natural logarithms: unit / exp_args.factor */
+    double offset_log;                   /* natural logarithm that an offset of 1 stands for: unit / exp_args.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
@@ -326,7 +326,7 @@ static void look_for_high(struct work *w, const struct step *s, float *high) {
 
 /* The running max that l and O of a row are relative to, as a natural logarithm. */
 static double ln_max(const struct work *w, float pre_offset, float offset) {
-    return (double)pre_offset * w->f->s.unit + (double)offset * w->natural;
+    return (double)pre_offset * w->f->s.unit + (double)offset * w->offset_log;
 }
 
 /* A step with hidden keys, nonfinite values, rows without a running max (they take their largest of the step), or
@@ -536,7 +536,7 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     struct attn_softcap cap;
     w->exp_args = (struct attn_transposed_exp){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
     w->exp_args.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
-    w->natural = f->s.unit / (double)w->exp_args.factor;
+    w->offset_log = f->s.unit / (double)w->exp_args.factor;
     w->has_score_mod = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
     if (p->softcap > 0 && !w->has_score_mod) {
         cap = attn_softcap_of(f->s.softcap, f->s.remaining_scale);

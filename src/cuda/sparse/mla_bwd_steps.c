@@ -43,10 +43,11 @@ struct geometry {
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
     int64_t block, merge_rows; /* struct kp_mla_bwd_rows.block, merge_rows; 0: slots are sorted digit by digit */
-    int64_t group, list; /* chunks whose slots are sorted together; places from the list of one to that of the next */
-    int64_t in_flight, listed; /* queries that the device works on at once; whose lists are ordered together */
-    int32_t shift, ranges;     /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    int64_t n_checkpoints;     /* struct kp_mla_bwd.checkpoints; 0: CTAs are not kept together */
+    int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
+    int64_t in_flight;     /* queries that the device works on at once */
+    int64_t listed;        /* queries whose index lists one launch of RANGES orders */
+    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t n_checkpoints; /* struct kp_mla_bwd.checkpoints; 0: CTAs are not kept together */
     int32_t segment_shift, segments;
     /* Queries before the first whose work tile is split; splits of a work tile; struct kp_mla_bwd.part_slots. */
     int64_t whole, parts, part_slots;
@@ -323,18 +324,18 @@ static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, 
                  summing_ctas > 0, &rows, sizeof rows);
 }
 
-/* listed: number of the first query of those whose lists have been ordered. */
-static attn_status queue_main(struct run *r, int64_t listed) {
+/* first_listed: the first query of those whose lists have been ordered. */
+static attn_status queue_main(struct run *r, int64_t first_listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.stored_rows) kp.checkpoints = 0; /* their rows are few */
-    if (kp.parts > 0 && !r->m->stored_bytes && kp.first > listed && begins_early(r))
+    if (kp.parts > 0 && !r->m->stored_bytes && kp.first > first_listed && begins_early(r))
         kp.steps |= KP_MLA_BWD_NO_GRID_WAIT;
     const int64_t work_tiles = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1);
     const int64_t ctas = attn_cuda_mla_bwd_ctas(r->m, r->dev, work_tiles);
     kp.work_tiles = (int32_t)lesser(work_tiles, INT32_MAX);
     if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
     if (r->g.ranges) {
-        const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
+        const uint64_t before = (uint64_t)first_listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
         kp.in.indices.data = r->ranges.list - before * topk;
         kp.in.indices.batch = r->p->seq_q * r->p->topk, kp.in.indices.row = r->p->topk;
         kp.in.topk_length.data = r->ranges.lengths - before;

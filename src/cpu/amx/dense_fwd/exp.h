@@ -154,7 +154,7 @@ static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
 }
 INLINE void finish_exactly(struct exps *e) {
     struct exps copy = *e;
-    copy.table.sure = 0;
+    copy.table.unsaturated = 0;
     __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
     const struct sums sums = step_exactly(&copy);
     e->sum[0] = sums.sum[0], e->sum[1] = sums.sum[1];

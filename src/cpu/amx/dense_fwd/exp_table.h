@@ -16,9 +16,9 @@
  *
  * What is far below 0 saturates to 0, what is far above becomes a NaN, which no sum passes for an ordinary number: at
  * 15 bits, since bit 15 would be a sign, and a number 2^(n + f / 128) with n beyond 128 a small negative one. A NaN's
- * argument may have a sign, so that vectors that have one are noted. Where such arguments are rare (`sure`) saturation
- * is left out: 20 instructions for four vectors and not 26, and 6 and not 10 of those that only one port serves. A step
- * in which an argument is not of 15 bits is taken again as a whole, to the same bits. */
+ * argument may have a sign, so that vectors that have one are recorded. Where such arguments are rare, saturation is
+ * left out (`unsaturated`): 20 instructions for four vectors and not 26, and 6 and not 10 of those that only one port
+ * serves. A step in which an argument is not of 15 bits is taken again as a whole, to the same bits. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_EXP_TABLE_H
 #define ATTN_CPU_AMX_DENSE_FWD_EXP_TABLE_H
 #include "cpu/ukr/bf16.h"
@@ -29,11 +29,12 @@
 
 struct exp_table {
     __m512i less[2], pairs; /* the table; the order of a lane's 16-bit numbers */
-    int sure;               /* arguments are taken for numbers of 15 bits, */
-    int notes;              /* and those that are not are noted: 0 where it is known otherwise */
-    int signs;              /* else: the caller finds those of 16 bits by the sign of what they become */
-    __m512i down, beyond;   /* the order of those; where bits differ from EXP_TABLE_ZERO, */
-    __mmask16 ordered[2];   /* lanes that have met no NaN in this step */
+    int unsaturated;        /* 1: arguments are taken for 15-bit numbers, and are not saturated to them */
+    int finds_beyond;       /* with unsaturated. 1: larger arguments are recorded in `beyond`; 0: there can be none */
+    int signs;              /* without. 1: the caller finds arguments of 16 bits by the sign of their results */
+    __m512i down;           /* with unsaturated: the order of a lane's 16-bit numbers */
+    __m512i beyond;         /* bits in which some argument of this step differs from EXP_TABLE_ZERO */
+    __mmask16 ordered[2];   /* without unsaturated: lanes that have met no NaN in this step */
 };
 #define EXP_TABLE_ZERO   0x1.8p23f
 #define EXP_TABLE_ORIGIN (EXP_TABLE_ZERO + 127 * ATTN_FWD_PARTS)
@@ -47,7 +48,7 @@ static inline void set_up_table(struct exp_table *t) {
     t->less[0] = _mm512_loadu_si512(less), t->less[1] = _mm512_loadu_si512(less + 64);
     t->pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     t->down = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13));
-    t->sure = t->signs = 0, t->notes = 1;
+    t->unsaturated = t->signs = 0, t->finds_beyond = 1;
     /* constants that compilers would load again each time */
     __asm__("" : "+v"(t->less[0]), "+v"(t->less[1]), "+v"(t->pairs), "+v"(t->down));
 }
@@ -70,9 +71,9 @@ INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, co
     const __m512i zero = _mm512_castps_si512(v32_set(EXP_TABLE_ZERO));
     __m512i n[4];
     UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_castps_si512(even[h]), n[2 + h] = _mm512_castps_si512(odd[h]);
-    if (t->sure) { /* the lower halves of n are what is left of them without `zero` */
+    if (t->unsaturated) { /* the lower halves of n are what is left of them without `zero` */
         UNROLL for (int i = 0; i < 4; i++) {
-            if (!t->notes) continue;
+            if (!t->finds_beyond) continue;
             t->beyond = visible ? _mm512_mask_ternarylogic_epi32(t->beyond, visible[i], n[i], zero, 0xf6)
                                 : _mm512_ternarylogic_epi32(t->beyond, n[i], zero, 0xf6);
         }
@@ -100,7 +101,8 @@ INLINE v32 add_pairs(v32 sum, __m512i pairs) {
 }
 /* Whether an argument of a step was none of 15 bits. */
 INLINE int is_beyond_table(const struct exp_table *t) {
-    return t->sure && t->notes && _mm512_test_epi32_mask(t->beyond, _mm512_set1_epi32((int32_t)0xffff8000));
+    return t->unsaturated && t->finds_beyond &&
+           _mm512_test_epi32_mask(t->beyond, _mm512_set1_epi32((int32_t)0xffff8000));
 }
 /* Sums of lanes that have met a NaN. */
 INLINE void finish_table(const struct exp_table *t, v32 *sum) {

@@ -126,11 +126,11 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
                                                                    .v = f->v,
                                                                    .o = f->o};
     const v32 most = v32_set(MOST);
-    const int sure = e->table.sure;
+    const int unsaturated = e->table.unsaturated;
     float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
     int64_t step = c->place.step, o_slice = c->j % o_slices;
     int overflowed = 0;
-    if (kind == FUSE_NONE) e->table.sure = 1;
+    if (kind == FUSE_NONE) e->table.unsaturated = 1;
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
         begin(e, kind, f->score, step * span, s, p[QUEUE], r);
@@ -158,7 +158,7 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
         o_slice = o_slice + 1 == o_slices ? 0 : o_slice + 1;
         if (++step == to || (fuse_bool_mask(kind) && !keepers((struct place){f, step + 1}, span))) break;
     }
-    e->table.sure = sure;
+    e->table.unsaturated = unsaturated;
     c->j += step - c->place.step;
     c->place.step = step;
     c->s = s, c->other = other;
@@ -225,7 +225,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     e.origin_last = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
     /* Many arguments outside the table come only from ALiBi and from masks that are applied before the exponentials. A
      * softcap's stay inside. */
-    e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
+    e.table.unsaturated = table && fuse && !fuse_alibi(fuse), e.table.finds_beyond = !fuse_caps(fuse);
     e.prefetches = fuse_bool_mask(kind);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(n_bf16)));
     for (int i = 0; i <= o_slices; i++) w.p[QUEUE - i] = f->p + i * weights;
