@@ -143,17 +143,10 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                 "queries, 128 columns",                                                                                \
      .op = ATTN_OP_DIST,                                                                                               \
      dtype_of_line,                                                                                                    \
-     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
-     .deterministic = 1,                                                                                               \
-     .bit_stable = 1,                                                                                                  \
-     .joins = 1,                                                                                                       \
-     .group = group_of,                                                                                                \
-     .union_limit = union_limit_of,                                                                                    \
-     .alignment_bytes = 16,                                                                                            \
+     ATTN_CUDA_MLA_JOINED_ROW,                                                                                         \
      .refuses_strides = refuses_strides,                                                                               \
      .features = ATTN_CUDA_SM100A,                                                                                     \
-     .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .impl = &config_##tail},
 const struct attn_kernel attn_cuda_dist_joined_sm100_rows[] = {
 #include "kernels/variants/dist_joined_sm100.def"
 };

@@ -127,16 +127,9 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .summary = "D = the number in the name, to 32 heads, joins the lists of neighbouring queries",                    \
      .op = ATTN_OP_MLA_FWD,                                                                                            \
      dtype_of_line,                                                                                                    \
-     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
-     .deterministic = 1,                                                                                               \
-     .bit_stable = 1,                                                                                                  \
-     .joins = 1,                                                                                                       \
-     .group = group_of,                                                                                                \
-     .union_limit = union_limit_of,                                                                                    \
-     .alignment_bytes = 16,                                                                                            \
+     ATTN_CUDA_MLA_JOINED_ROW,                                                                                         \
      .features = ATTN_CUDA_SM90A,                                                                                      \
-     .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .impl = &config_##tail},
 const struct attn_kernel attn_cuda_mla_fwd_joined_sm90_rows[] = {
 #include "kernels/variants/mla_fwd_joined_sm90.def"
 };

@@ -51,6 +51,11 @@ attn_status attn_cuda_mla_joined_work(const struct attn_core_device *dev, const 
                                       uint64_t work);
 extern const char attn_cuda_mla_joined_work_symbol[];
 
+/* What the rows of a forward or dist over joined lists have alike; the file's functions by these names. */
+#define ATTN_CUDA_MLA_JOINED_ROW                                                                                       \
+    ATTN_CUDA_ROW(ATTN_F32), .deterministic = 1, .bit_stable = 1, .joins = 1, .group = group_of,                       \
+                             .union_limit = union_limit_of, .alignment_bytes = 16, .workspace = workspace
+
 /* ---- mla_join.c ---- */
 
 /* The row that joins groups of this size; NULL: none. */
