@@ -50,8 +50,8 @@ static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t
 }
 
 /* Counted, not timed: a tile of 256 entries costs what one of slots does in dist_sm100.c for 128 heads, and the second
- * launch writes and reads a number for each entry and query. Pairs of 33 heads and more have rows of 64 heads as their
- * rival: what they share is not known unless the problem hands over the lists. */
+ * launch writes and reads a number for each entry and query. Pairs of 33 heads and more compete with
+ * rows of 64 heads: how much their lists share is not known unless the problem hands over the lists. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
