@@ -4,7 +4,8 @@
 
 A table (tests/sim/mutants/tier.txt) names the faults: a line `@ what | verdict | file | images | rows`, the text that is there (`-`) and the text in
 its place (`+`, or none). The images are compiled to PTX with the flags of the build, and take the place of the library's where the rows are run.
-A row's problems are those of the tier; RANDOM=1 adds the random ones. Exit status 1 if a fault whose verdict begins with "caught" was not.
+A row's problems are those of the tier; RANDOM=1 adds the random ones. PTX=FOLDER keeps the PTX in FOLDER/NUMBER; what lies there is not compiled
+again (no compiler and no build.ninja is needed then). RUN=0 compiles alone. Exit status 1 if a fault whose verdict begins with "caught" was not.
 
 usage: tests/sim/mutants/plant_tier.py TABLE BUILD [number ..]     e.g. tests/sim/mutants/tier.txt build/release 3 8
 """
@@ -60,9 +61,22 @@ def plant(tree, fault):
     path, old = tree / fault["file"], "\n".join(fault["-"])
     text = path.read_text(encoding="utf-8")
     if text.count(old) != 1:
-        return False
+        return f"its text does not stand once in {fault['file']}"
     path.write_text(text.replace(old, "\n".join(fault["+"])), encoding="utf-8")
-    return True
+    return ""
+
+
+def make_images(build, fault, scratch, folder):
+    """Words for what went wrong, or "": the fault's images lie in the folder."""
+    missing = [image for image in fault["images"] if not (folder / f"{image}.ptx").exists()]
+    if not missing:
+        return ""
+    shutil.copytree(ROOT / "kernels", scratch / "tree" / "kernels")
+    ninja = (build / "build.ninja").read_text(encoding="utf-8")
+    trouble = plant(scratch / "tree", fault)
+    for image in missing:
+        trouble = trouble or compile_ptx(ninja, image, scratch / "tree", folder)
+    return trouble
 
 
 def main():
@@ -70,21 +84,20 @@ def main():
         print(__doc__)
         return 2
     faults, build = read_table(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[2]).resolve()
-    chosen, ninja = {int(x) for x in sys.argv[3:]}, (build / "build.ninja").read_text(encoding="utf-8")
+    chosen, keep = {int(x) for x in sys.argv[3:]}, os.environ.get("PTX")
     wrong = caught = tried = 0
     for number, fault in enumerate(faults, 1):
         if chosen and number not in chosen:
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            tree, folder = pathlib.Path(scratch) / "tree", pathlib.Path(scratch) / "ptx"
-            folder.mkdir()
-            shutil.copytree(ROOT / "kernels", tree / "kernels")
-            trouble = "" if plant(tree, fault) else f"its text does not stand once in {fault['file']}"
-            for image in fault["images"]:
-                trouble = trouble or compile_ptx(ninja, image, tree, folder)
+            folder = pathlib.Path(keep or scratch).resolve() / str(number)
+            folder.mkdir(parents=True, exist_ok=True)
+            trouble = make_images(build, fault, pathlib.Path(scratch), folder)
             if trouble:
                 print(f"{number} {fault['what']}: {trouble}", flush=True)
                 wrong += 1
+                continue
+            if os.environ.get("RUN") == "0":
                 continue
             report = told(build, fault["rows"], folder, pathlib.Path(scratch) / "out")
         tried += 1

@@ -3,13 +3,14 @@
 """Leaves out one wait, barrier, arrive or commit of a program's PTX at a time, runs the program in the simulator with
 advice off and tells which of them nobody noticed.
 
-    tests/sim/outside/mutants.py --sim SIM --gpu b200 [--kernel WORD] [--log FILE] [--sms N] PROGRAM [ARGUMENT...]
+    tests/sim/outside/mutants.py --sim SIM --gpu b200 [--kernel WORD] [--log FILE] [--sms N] [--jobs N] PROGRAM [ARGUMENT...]
 
 The program compares its results by itself and ends with status 0 or prints WRONG. An edit is noticed where a fault is told
 that the program as it is has not, in a number other than right, in a deadlock, or where it goes on for ever. Policies are
 eager, late and random with two seeds; the first that notices ends the search. --kernel: the module whose first kernel's name
-has that word. --log: lines of JSON, an edit each; what stands there is not run again."""
+has that word. --log: lines of JSON, an edit each; what stands there is not run again. --jobs: edits at the same time."""
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -52,6 +53,7 @@ def places(lines):
 
 class Run:
     def __init__(self, a, folder):
+        folder.mkdir()
         self.a, self.folder, self.report = a, folder, folder / "report"
         self.environment = os.environ | {"ATTNSIM_SMS": a.sms, "ATTNSIM_QUIET": "1", "ATTNSIM_REPORT": str(self.report),
                                          "ATTNSIM_ADVICE": "0", "ATTNSIM_FENCES": "0", "ATTNSIM_WAITS": "0",
@@ -70,6 +72,17 @@ class Run:
         wrong = "WRONG" if "WRONG" in done.stdout or self.a.mark not in done.stdout else "" if done.returncode in (0, 86) else f"status {done.returncode}"
         return faults, wrong
 
+    def edited(self, name, text, known):
+        """What notices the module of that name with that text: a policy and words, or ""."""
+        (self.folder / "edited").mkdir()
+        (self.folder / "edited" / name).write_text(text)
+        for policy in POLICIES:
+            faults, wrong = self(*policy, "--ptx", self.folder / "edited")
+            new = sorted(faults - known)
+            if new or wrong:
+                return f"{policy[0]}: {wrong} {'; '.join(': '.join(f) for f in new[:2])}".strip()
+        return ""
+
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -80,12 +93,13 @@ def main():
     p.add_argument("--mark", default="right", help="what the program prints when its results are right")
     p.add_argument("--seconds", type=int, default=300)
     p.add_argument("--log", type=Path)
+    p.add_argument("--jobs", type=int, default=1)
     p.add_argument("program", nargs=argparse.REMAINDER)
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        (folder / "as_it_is").mkdir(), (folder / "edited").mkdir()
-        run, usual = Run(a, folder), {}
+        (folder / "as_it_is").mkdir()
+        run, usual = Run(a, folder / "usual"), {}
         for policy in POLICIES:
             usual[policy], wrong = run(*policy, "--keep-ptx", folder / "as_it_is")
             if wrong:
@@ -99,23 +113,21 @@ def main():
         done = {}
         if a.log and a.log.exists():
             done = {r["line"]: r for r in map(json.loads, a.log.read_text().splitlines())}
-        for i, instead, statement in edits(lines):
-            if i + 1 in done:
-                continue
-            edited = lines[:i] + [instead] + lines[i + 1:]
-            (folder / "edited" / modules[0].name).write_text("\n".join(edited))
-            noticed = ""
-            for policy in POLICIES:
-                faults, wrong = run(*policy, "--ptx", folder / "edited")
-                new = sorted(faults - known)
-                if new or wrong:
-                    noticed = f"{policy[0]}: {wrong} {'; '.join(': '.join(f) for f in new[:2])}".strip()
-                    break
-            done[i + 1] = {"line": i + 1, "statement": statement, "place": place[i], "noticed": noticed}
-            if a.log:
-                with open(a.log, "a") as log:
-                    log.write(json.dumps(done[i + 1]) + "\n")
-            print(f"{i + 1}: {statement[:90]} ({place[i]}): {noticed or 'NOT NOTICED'}", flush=True)
+
+        def leave_out(i, instead, statement):
+            text = "\n".join(lines[:i] + [instead] + lines[i + 1:])
+            noticed = Run(a, folder / str(i)).edited(modules[0].name, text, known)
+            return {"line": i + 1, "statement": statement, "place": place[i], "noticed": noticed}
+
+        with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+            waited = [pool.submit(leave_out, *edit) for edit in edits(lines) if edit[0] + 1 not in done]
+            for future in concurrent.futures.as_completed(waited):
+                r = future.result()
+                done[r["line"]] = r
+                if a.log:
+                    with open(a.log, "a") as log:
+                        log.write(json.dumps(r) + "\n")
+                print(f"{r['line']}: {r['statement'][:90]} ({r['place']}): {r['noticed'] or 'NOT NOTICED'}", flush=True)
     n = sum(bool(r["noticed"]) for r in done.values())
     print(f"{a.program[0]}: {len(done)} left out, {n} noticed, {len(done) - n} not")
     return 0
