@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT = 2400, LINE = 420 };
+enum { TEXT = 4000, LINE = 640 };
 
 /* Where the lanes of a group stand and why they do not go on. */
 static void describe(const struct sim_warp *w, const struct sim_group *g, char line[LINE]) {

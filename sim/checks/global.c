@@ -112,7 +112,7 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t address
     if (fence && q->found) return;
     q->found = fence ? SIM_FOUND_FENCE : SIM_FOUND_FAULT;
     const struct sim_block *b = sim_memory_find(address);
-    char other[400];
+    char other[720];
     tell_actor(q, was, other, sizeof other);
     const unsigned long long offset = b ? address - b->address : 0, number = b ? b->number : 0;
     const int is_other = !sim_deed_of(ACTOR(was)) || sim_deed_of(ACTOR(was)) != q->deed;

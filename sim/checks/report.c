@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { ENTRIES = 4096, SLOTS = 2 * ENTRIES, TEXT = 1 << 16 };
+enum { PLACE = 480, OPCODE = 160, FILE_LINE = 60 }; /* bytes of a place, its statement, a line of a source */
 /* A class's variable: 0 not told, 1 advice, 2 faults. */
 enum class { NOT_TOLD, AS_ADVICE, AS_FAULT };
 static const struct {
@@ -73,17 +74,22 @@ static const char *file_of(const struct sim_program *p, uint32_t file, uint32_t 
 }
 
 const char *sim_place(const struct sim_program *p, uint32_t statement) {
-    static _Thread_local char buffers[4][256];
+    static _Thread_local char buffers[4][PLACE];
     static _Thread_local unsigned next;
     char *out = buffers[next++ % 4];
     if (statement >= p->kernel->n_statements) return "the end";
     const struct ptx_statement *s = &p->kernel->statements[statement];
-    int n = snprintf(out, 200, "line %u %s", s->line, s->opcode);
-    const char *file = file_of(p, s->file, s->source_line), *caller = file_of(p, s->call_file, s->call_line);
-    if (file && caller && n > 0 && n < 150)
-        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u in %.40s:%u)", file, s->source_line, caller, s->call_line);
-    else if (file && n > 0 && n < 200)
-        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u)", file, s->source_line);
+    int n = snprintf(out, OPCODE, "line %u %s", s->line, s->opcode);
+    const char *file = file_of(p, s->file, s->source_line);
+    if (n < 0 || !file) return out;
+    if (n >= OPCODE) n = OPCODE - 1;
+    n += snprintf(out + n, FILE_LINE, " (%.40s:%u", file, s->source_line);
+    for (uint32_t i = s->call; i && n < PLACE - FILE_LINE; i = p->kernel->places[i - 1].call) {
+        const struct ptx_place *call = &p->kernel->places[i - 1];
+        file = file_of(p, call->file, call->line);
+        if (file) n += snprintf(out + n, FILE_LINE, " in %.40s:%u", file, call->line);
+    }
+    snprintf(out + n, 2, ")");
     return out;
 }
 
@@ -128,6 +134,16 @@ static char *json_of(const struct sim_warp *w, const struct sim_program *p, uint
             json_string(f, p->module->files[s->call_file]);
             fprintf(f, ",\"call_line\":%u", s->call_line);
         }
+        const char *before = ",\"calls\":[";
+        for (uint32_t i = s->call; i; i = p->kernel->places[i - 1].call) {
+            const struct ptx_place *call = &p->kernel->places[i - 1];
+            if (!file_of(p, call->file, call->line)) continue;
+            char place[300];
+            snprintf(place, sizeof place, "%.280s:%u", p->module->files[call->file], call->line);
+            fputs(before, f), json_string(f, place);
+            before = ",";
+        }
+        if (s->call && before[1] == 0) fputc(']', f);
     }
     if (fclose(f)) return NULL;
     return out;
@@ -208,7 +224,7 @@ void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum
     if (class == AS_FAULT) n_findings++;
     struct entry *e = entry_of(p, statement, kind, format);
     if (e && !e->count++) {
-        char message[2600], where[1000];
+        char message[4200], where[1000];
         va_list list;
         va_start(list, format);
         vsnprintf(message, sizeof message, format, list);
@@ -218,7 +234,7 @@ void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum
                  p->kernel->name);
         char *json = json_of(w, p, statement, lanes, kind, class, message);
         if (class == AS_FAULT) {
-            char line[3800];
+            char line[5400];
             snprintf(line, sizeof line, "attnsim: %s: %s\n  %s", kinds[kind].word, message, where);
             keep_text(line, g->options.quiet);
             write_json(json, 0);
@@ -235,7 +251,7 @@ void sim_report_advice(void) {
     pthread_mutex_lock(&lock);
     for (; n_listed < n_entries; n_listed++) {
         struct entry *e = &entries[n_listed];
-        char line[3800];
+        char line[5400];
         if (!e->message || !e->where) continue;
         const char *word = e->kind == SIM_F_ADVICE ? "" : kinds[e->kind].word;
         snprintf(line, sizeof line, "attnsim: advice: %s%s%s\n  %" PRIu64 " time%s, first %s", word,
@@ -253,7 +269,7 @@ void sim_find_deed(const struct sim_program *p, uint32_t statement, const char *
     n_findings++;
     struct entry *e = entry_of(p, statement, SIM_F_RACE, format);
     if (e && !e->count++) {
-        char message[1200], line[1300];
+        char message[1600], line[1700];
         va_list list;
         va_start(list, format);
         vsnprintf(message, sizeof message, format, list);

@@ -194,7 +194,7 @@ struct sim_role {  /* warps of a cluster that run the same code */
     struct sim_counts counts;
     struct {           /* the longest waits of the timeline */
         double clocks; /* 0: none */
-        char place[160];
+        char place[256];
     } waits[SIM_ROLE_WAITS];
 };
 /* roles.c: the number of roles, at most sheet->n; the caller frees their counts and the array. */

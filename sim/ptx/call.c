@@ -88,7 +88,8 @@ static int system_call(struct ptx_parser *x, const char *name, struct ptx_var *v
                                                               .file = x->file,
                                                               .source_line = x->source_line,
                                                               .call_file = x->call_file,
-                                                              .call_line = x->call_line};
+                                                              .call_line = x->call_line,
+                                                              .call = x->call};
     ptx_advance(x); /* the ';' */
     return 1;
 }
@@ -124,11 +125,12 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
         x->scope->vars = s;
     }
     x->lexer = f->body;
-    uint32_t file = x->file, source_line = x->source_line, call_file = x->call_file, call_line = x->call_line;
+    uint32_t file = x->file, source_line = x->source_line, call_file = x->call_file, call_line = x->call_line,
+             site = x->call;
     ptx_advance(x);
     ptx_read_body(x); /* closes the scope */
     x->call_depth--;
-    x->file = file, x->source_line = source_line, x->call_file = call_file, x->call_line = call_line;
+    x->file = file, x->source_line = source_line, x->call_file = call_file, x->call_line = call_line, x->call = site;
     if (x->failed) return;
     x->lexer = back;
     ptx_advance(x);

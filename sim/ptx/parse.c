@@ -184,7 +184,12 @@ static void registers(struct ptx_parser *x) {
 }
 
 /* .loc file line column [, function_name label, inlined_at file line column]: the place that it is inlined at has had a
- * .loc of its own, perhaps inlined, too; what is kept is the outermost. */
+ * .loc of its own, perhaps inlined, too. */
+static uint32_t add_place(struct ptx_parser *x, struct ptx_place place) {
+    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof place);
+    x->places[x->n_places++] = place;
+    return x->n_places;
+}
 static void location(struct ptx_parser *x) {
     uint32_t line = x->token.line;
     struct ptx_place place = {0};
@@ -195,18 +200,20 @@ static void location(struct ptx_parser *x) {
     if (ptx_accept(x, "inlined_at")) {
         uint32_t site[3] = {0};
         for (int i = 0; i < 3; i++) site[i] = (uint32_t)ptx_integer(x);
-        place.call_file = site[0], place.call_line = site[1];
-        for (uint32_t i = x->n_places; i-- > 0;) {
-            const struct ptx_place *p = &x->places[i];
-            if (p->file != site[0] || p->line != site[1] || p->column != site[2]) continue;
-            if (p->call_line) place.call_file = p->call_file, place.call_line = p->call_line;
-            break;
+        for (uint32_t i = x->n_places; i > 0 && !place.call; i--) {
+            const struct ptx_place *p = &x->places[i - 1];
+            if (p->file == site[0] && p->line == site[1] && p->column == site[2]) place.call = i;
         }
+        if (!place.call)
+            place.call = add_place(x, (struct ptx_place){.file = site[0], .line = site[1], .column = site[2]});
+        const struct ptx_place *p = &x->places[place.call - 1];
+        place.call_file = p->call_line ? p->call_file : site[0],
+        place.call_line = p->call_line ? p->call_line : site[1];
     }
     while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
     x->file = place.file, x->source_line = place.line, x->call_file = place.call_file, x->call_line = place.call_line;
-    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof place);
-    x->places[x->n_places++] = place;
+    x->call = place.call;
+    add_place(x, place);
 }
 
 /* ---- statements ---- */
@@ -233,7 +240,8 @@ static void statement(struct ptx_parser *x) {
                               .file = x->file,
                               .source_line = x->source_line,
                               .call_file = x->call_file,
-                              .call_line = x->call_line};
+                              .call_line = x->call_line,
+                              .call = x->call};
     if (ptx_accept(x, "@")) {
         s.guard_negated = (uint8_t)ptx_accept(x, "!");
         struct ptx_operand o = {0};
@@ -366,7 +374,7 @@ static void kernel(struct ptx_parser *x) {
     k->name = name_token(x);
     x->kernel = k;
     x->n_open_labels = 0;
-    x->file = x->source_line = x->call_file = x->call_line = 0;
+    x->file = x->source_line = x->call_file = x->call_line = x->call = 0;
     x->n_places = 0;
     x->places = NULL;
     ptx_open_scope(x);
@@ -415,6 +423,7 @@ static void kernel(struct ptx_parser *x) {
     ptx_read_body(x);
     if (!x->failed) place_shared(x);
     if (x->failed) refuse_kernel(x, &body, outer);
+    k->places = x->places;
     struct ptx_kernel **end = &x->module->kernels;
     while (*end) end = &(*end)->next;
     *end = k;

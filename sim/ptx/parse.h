@@ -29,18 +29,15 @@ struct ptx_scope {
     struct ptx_scope_var *vars;
     struct ptx_label *labels;
 };
-struct ptx_place {
-    uint32_t file, line, column, call_file, call_line;
-};
 struct ptx_parser {
     struct ptx_lexer lexer;
     struct ptx_token token;
     struct ptx_module *module;
     struct ptx_kernel *kernel;
     struct ptx_scope *scope;
-    uint32_t n_scopes, file, source_line, call_file, call_line, depth; /* depth: of operands in operands */
+    uint32_t n_scopes, file, source_line, call_file, call_line, call, depth; /* depth: of operands in operands */
     uint64_t var_bytes;
-    struct ptx_place *places; /* of .loc, for those inlined into them */
+    struct ptx_place *places; /* of .loc, and those without one that others are inlined at */
     uint32_t n_places;
     struct ptx_function *functions;
     int call_depth;                       /* calls that the text being read is inside of */

@@ -78,6 +78,11 @@ struct ptx_statement {
     uint32_t first;                   /* operands in the kernel's pool */
     uint32_t line, file, source_line; /* of the PTX text; of the CUDA source where .loc tells it, or 0 */
     uint32_t call_file, call_line;    /* of the kernel's own line, where that one was inlined into it, or 0 */
+    uint32_t call;                    /* 1 + number of the place in the kernel's that it was inlined at, or 0 */
+};
+/* A place of the CUDA source that .loc tells; call as in a statement: a chain from callee to kernel. */
+struct ptx_place {
+    uint32_t file, line, column, call_file, call_line, call;
 };
 
 struct ptx_kernel {
@@ -92,6 +97,7 @@ struct ptx_kernel {
     uint32_t n_regs;
     struct ptx_statement *statements;
     uint32_t n_statements;
+    struct ptx_place *places;
     struct ptx_operand *operands;
     uint32_t n_operands;
     struct ptx_var **vars; /* shared and local ones it declares */

@@ -88,6 +88,14 @@ static const struct {
      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r31}, [%r5+4];\nadd.u32 %r31, %r31, 1;\n" WAIT_LD OTHER_LINE
      "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+3];\n" USE WAIT_LD END,
      "2", "1", "1", 0, "8 times, first launch 0", "4 times, first launch 0", "1 time"},
+    /* every call that was inlined on the way to the kernel's own line; of the last, no place told before it */
+    {"calls",
+     FILE_1 READY "\n.loc 1 77 3\n.loc 1 60 4, function_name $s, inlined_at 1 77 3\n.loc 1 50 5, function_name $s, "
+                  "inlined_at 1 60 4\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+3];\n" USE WAIT_LD
+                  "\n.loc 1 40 4, function_name $s, inlined_at 1 33 9\n"
+                  "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r31}, [%r5+4];\nadd.u32 %r31, %r31, 1;\n" WAIT_LD END,
+     "2", "1", "1", 0, "(kernel.cu:50 in kernel.cu:60 in kernel.cu:77)", "(kernel.cu:40 in kernel.cu:33)",
+     "kernel.cu:77 in"},
     /* a register of 64 bits that holds a generic address, where the instruction says .shared::cta */
     {"alloc_generic",
      ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 128, 1, 1\n{\n"
