@@ -96,7 +96,7 @@ nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake
 gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50 SEEDS='1 2')
 	@tools/gpu_check.sh $(BUILD)
 
-first-contact: build ## on a Blackwell GPU: the simulator's vectors of tcgen05 recorded and compared, then every kernel row for sm_100
+first-contact: build ## on a Blackwell GPU: the simulator's vectors, every kernel row for sm_100, compute-sanitizer, speed beside predictions; one report
 	@tools/first_contact.sh $(BUILD)
 
 gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEEDS=1 KERNEL='*' TOOLS='memcheck racecheck ...')

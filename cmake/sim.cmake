@@ -514,10 +514,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     endforeach()
   endforeach()
   # The kit for a device: refuses in words where there is none, and can be rehearsed.
-  attn_test(sim.first_contact_absent sim ${PROJECT_SOURCE_DIR}/tests/sim/first_contact_absent.sh
-            ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
+  set(kit ${PROJECT_SOURCE_DIR}/tests/sim/first_contact.sh ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
+  attn_test(sim.first_contact_absent sim ${kit})
   attn_test(sim.first_contact_rehearsal sim ${CMAKE_COMMAND} -E env FIRST_CONTACT_DRIVER=$<TARGET_FILE:attn_sim_cuda>
-            ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
+            "PARTS=vectors kernels rows" ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
+  if(attn_cuda_on AND TARGET attn_cli)
+    attn_test(sim.first_contact_report sim ${kit} $<TARGET_FILE:attn_sim_cuda>)
+  endif()
   if(attn_cuda_on)
     foreach(kernel hopper_attention=90a=t_sim_hopper blackwell_products=100a=t_sim_blackwell_products
                    blackwell_attention=100a=t_sim_blackwell_attention blackwell_pair=100a=t_sim_blackwell_pair)

@@ -33,7 +33,8 @@ static void print_help(void) {
     printf(
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
         "Measure problems. @FILE holds one problem a line; @NAME is a list that comes with the program (dense, backward,\n"
-        "features, f32, f64, decode, dsa, shared, small, calls, cpu, cpu_short).\n\n"
+        "features, f32, f64, decode, dsa, shared, small, calls, blackwell, cpu,\n"
+        "cpu_short).\n\n"
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"

@@ -124,7 +124,7 @@ printf -- '--lengths 99\n%s\n' 'sdpa_fwd hq=2 sq=9 d=16 f32' >"$dir/bad.txt"
 grep -q 'is for packed sequences' "$dir/err" || fail 'lengths in a list: no reason'
 
 # The shipped lists parse and each problem has a kernel.
-for list in dense backward features f32 f64 dsa shared decode small calls cpu cpu_short; do
+for list in dense backward features f32 f64 dsa shared decode small calls blackwell cpu cpu_short; do
     file=$source/bench/cases/$list.txt
     [ -s "$file" ] || { fail "no $file"; continue; }
     sed 's/#.*//; /^--overlap /d; /^--lengths /d' "$file" | grep '[^[:space:]]' | while read -r text; do
