@@ -23,7 +23,7 @@ check clang               command -v clang && command -v clang++
 check clang-format        command -v clang-format
 check binutils            command -v nm && command -v readelf
 full  python3-venv        python3 -c "import ensurepip"
-full  python3-pip         python3 -m pip --version || command -v nvcc
+full  python3-pip         python3 -m pip --version || { command -v nvcc && command -v nvdisasm; }
 full  clang-tidy          command -v clang-tidy
 full  llvm                command -v llvm-symbolizer
 full  gcovr               command -v gcovr

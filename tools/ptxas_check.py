@@ -192,7 +192,7 @@ def main():
     claims = read_claims()
     rows, faults = {}, []
     if o.need_sass and not assembler.nvdisasm:
-        faults.append("no nvdisasm beside nvcc, in build/nvcc/bin or in PATH: make nvcc fetches it")
+        faults.append("no nvdisasm beside nvcc, in build/nvcc/bin or in PATH: make nvcc fetches it, tools/fetch_nvcc.sh --disassembler it alone")
     with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
         results = list(pool.map(lambda task: assembler.assemble(*task), tasks))
     for (kernel, arch), (log, ops) in zip(tasks, results):
