@@ -144,6 +144,7 @@ static char *json_of(const struct sim_warp *w, const struct sim_program *p, uint
             before = ",";
         }
         if (s->call && before[1] == 0) fputc(']', f);
+        if (w->passed) fputs(",\"waited\":", f), json_string(f, sim_place(p, w->passed - 1));
     }
     if (fclose(f)) return NULL;
     return out;
@@ -224,17 +225,19 @@ void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum
     if (class == AS_FAULT) n_findings++;
     struct entry *e = entry_of(p, statement, kind, format);
     if (e && !e->count++) {
-        char message[4200], where[1000];
+        char message[4200], where[1200];
         va_list list;
         va_start(list, format);
         vsnprintf(message, sizeof message, format, list);
         va_end(list);
-        snprintf(where, sizeof where, "launch %" PRIu64 ", CTA (%u,%u,%u) warp %u lanes %08x, %s\n  %s\n", g->number,
-                 w->cta->id[0], w->cta->id[1], w->cta->id[2], w->index, lanes, sim_place(p, statement),
-                 p->kernel->name);
+        const int waited = w->passed && kind != SIM_F_DEADLOCK && kind != SIM_F_DIVERGENCE;
+        snprintf(where, sizeof where, "launch %" PRIu64 ", CTA (%u,%u,%u) warp %u lanes %08x, %s%s%s\n  %s\n",
+                 g->number, w->cta->id[0], w->cta->id[1], w->cta->id[2], w->index, lanes, sim_place(p, statement),
+                 waited ? "\n  the last wait that the warp has behind it: " : "",
+                 waited ? sim_place(p, w->passed - 1) : "", p->kernel->name);
         char *json = json_of(w, p, statement, lanes, kind, class, message);
         if (class == AS_FAULT) {
-            char line[5400];
+            char line[5600];
             snprintf(line, sizeof line, "attnsim: %s: %s\n  %s", kinds[kind].word, message, where);
             keep_text(line, g->options.quiet);
             write_json(json, 0);
@@ -251,7 +254,7 @@ void sim_report_advice(void) {
     pthread_mutex_lock(&lock);
     for (; n_listed < n_entries; n_listed++) {
         struct entry *e = &entries[n_listed];
-        char line[5400];
+        char line[5600];
         if (!e->message || !e->where) continue;
         const char *word = e->kind == SIM_F_ADVICE ? "" : kinds[e->kind].word;
         snprintf(line, sizeof line, "attnsim: advice: %s%s%s\n  %" PRIu64 " time%s, first %s", word,

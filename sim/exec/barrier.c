@@ -114,6 +114,7 @@ SIM_HEAD(barrier) {
         if (w->blocked) return SIM_BLOCK;
     }
     sim_trace_barrier(w, in, "pass", id);
+    w->passed = in->statement + 1;
     if (w->counts) sim_time_passed(w, (uint32_t)(in - w->cta->cluster->launch->program->ins), b->opened);
     w->resumed = 0;
     if (in->x == RED_POPC)
@@ -146,6 +147,7 @@ SIM_HEAD(barrier_apart) {
     if (later) return SIM_AGAIN;
     w->apart &= ~m;
     sim_trace_barrier(w, in, "pass", w->barrier_of[__builtin_ctz(m)]);
+    w->passed = in->statement + 1;
     return SIM_NEXT;
 }
 SIM_HEAD(warp_sync) { /* orders the lanes' accesses: later ones have a later time */

@@ -113,6 +113,7 @@ SIM_HEAD(cluster_wait) {
     }
     h->waits = SIM_WAITS_NOTHING;
     h->cluster_arrived &= ~m;
+    w->passed = in->statement + 1;
     sim_clock_join(w->known, c->hopper->cluster_done, c->n_clock);
     return SIM_NEXT;
 }

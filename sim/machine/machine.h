@@ -108,6 +108,7 @@ struct sim_warp {
     uint32_t n_groups, current;
     uint8_t blocked, polling, resumed, done;
     uint32_t barrier; /* that it waits at, if blocked */
+    uint32_t passed;  /* the last wait for a barrier that was over: 1 + its statement, or 0 */
     uint32_t apart;   /* lanes that wait at a barrier by themselves, barrier_of[lane] (exec/barrier.c) */
     uint8_t barrier_of[SIM_LANES];
     uint64_t polled_at; /* value of cluster->changes at the last failed poll */

@@ -130,6 +130,7 @@ SIM_HEAD(barrier_wait) {
     }
     w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | passed;
     h->waits = passed == m ? SIM_WAITS_NOTHING : SIM_WAITS_MBARRIER;
+    if (passed) w->passed = in->statement + 1;
     if (w->counts) sim_count_wait(w, in, m, passed != m, last);
     return passed == m || spurious ? SIM_NEXT : SIM_RETRY;
 }
