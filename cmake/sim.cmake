@@ -192,6 +192,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16")
     attn_sim_check(check_small_ds_sparse mla_bwd_sm80_f16_d576_h16_det 178206535024231
                    "mla_bwd hq=7 sq=6 sk=259 d=576 topk=64 f16 causal sink lse_base_2 deterministic topk_length q_start=158 dkv=f32")
+    # dout of the last quarter of the heads is 2^9 times the others': their warps have a part in the power of two, too.
+    foreach(heads 128 64)
+      attn_sim_check(check_sm100_uneven_heads_${heads} mla_bwd_sm100_f16_d512_h${heads} 351843720888321
+                     "mla_bwd hq=${heads} sq=2 sk=400 d=512 topk=192 f16 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
+    endforeach()
     # Blackwell: P of one head (with_dist) and Delta (grad_sink) alone; all of it, several items a pair and tiles an item.
     attn_sim_check(check_sm100_scores mla_bwd_sm100_bf16_d576_h128 12
                    "mla_bwd hq=1 sq=2 sk=200 d=576 topk=130 bf16 sink grad_sink dlse topk_length with_dist align=16" ATTNSIM_GPU=b200)
