@@ -18,6 +18,7 @@
  * Flagged heads belong to kernels of tf32. Rows of the other side past its sequence are cleared in shared memory.
  * Figures: docs/kernels/sdpa_bwd_f16x2_sm90.md. */
 #include "kernels/device/cluster.h"
+#include "kernels/device/quad.h"
 #include "kernels/device/tensor_load.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
@@ -115,10 +116,6 @@ static __device__ __forceinline__ void start_part(float sum[COLS / 2], const uin
 
 /* ------------------------------------------------------------------ cells -------------------------- */
 
-static __device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
 /* Cells as pairs of f16, each row brought to [2^14, 2^15); unit: what its products are to be multiplied with. */
 static __device__ __forceinline__ void split_cells(const float x[N_S], uint32_t hi[N_P], uint32_t lo[N_P],
                                                    float unit[2]) {

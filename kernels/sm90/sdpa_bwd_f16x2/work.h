@@ -87,12 +87,5 @@ static __device__ __forceinline__ struct work recall_work(uint32_t place) {
     return w;
 }
 
-/* A place in the ring: slot, and the parity of the phase in which it is filled. */
-struct ring {
-    uint32_t slot, phase;
-};
-static __device__ __forceinline__ void next_slot(struct ring *r) {
-    r->slot++;
-    if (r->slot == SLOTS) r->slot = 0, r->phase ^= 1;
-}
+#include "kernels/sm90/ring.h"
 #endif

@@ -5,6 +5,7 @@
  * f16 each, which leaves 22 bits down to 2^-18 of the row's largest, and 2^-40 of it below. */
 #ifndef ATTN_SM90_SDPA_FWD_F16X2_SOFTMAX_H
 #define ATTN_SM90_SDPA_FWD_F16X2_SOFTMAX_H
+#include "kernels/device/quad.h"
 #include "kernels/sm90/sdpa_fwd_f16x2/work.h"
 
 /* log2 units; LEAST: smallest factor of a rescale. */
@@ -14,15 +15,6 @@ constexpr float LIFT = 15, LEAST = -126;
 struct rows {
     float m[2], l[2];
 };
-
-static __device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-static __device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 /* Keys of row r (of g and g + 8) outside lo <= j < hi, counted from the thread's first column, are hidden. */
 static __device__ __forceinline__ void hide_keys(float s[N_S], int r, int lo, int hi) {

@@ -30,15 +30,7 @@ static_assert(SLOTS >= 4 && SLOTS <= 8 && Q_TILES <= 2, "barriers; all of a key 
 static_assert(RANGES + 64 * GROUPS == KP_SDPA_F16X2_SM90_SHARED(DIM, GROUPS, KEYS, Q_TILES, SLOTS),
               "the host asks for as much");
 
-/* A place in the ring: slot, and the parity of the phase in which it is filled. */
-struct ring {
-    uint32_t slot, phase;
-};
-static __device__ __forceinline__ void next_slot(struct ring *r) {
-    r->slot++;
-    if (r->slot == SLOTS) r->slot = 0, r->phase ^= 1;
-}
-
 /* They read the constants above. */
 #include "kernels/device/sdpa_tiles.h"
+#include "kernels/sm90/ring.h"
 #endif

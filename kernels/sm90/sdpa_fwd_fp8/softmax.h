@@ -6,6 +6,7 @@
  * followed. Below 2^-6 e4m3 has steps of 2^-9: P is off by 2^-10 of 2^LIFT, what the row's largest then is. */
 #ifndef ATTN_SM90_SDPA_FWD_FP8_SOFTMAX_H
 #define ATTN_SM90_SDPA_FWD_FP8_SOFTMAX_H
+#include "kernels/device/quad.h"
 #include "kernels/sm90/sdpa_fwd_fp8/products.h"
 #include "kernels/sm90/sdpa_fwd_fp8/work.h"
 
@@ -16,15 +17,6 @@ constexpr float LIFT = 4, SLACK = 8, LEAST = -126, FAR = 100;
 struct rows {
     float m[2], l[2];
 };
-
-static __device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-    return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-static __device__ __forceinline__ float quad_sum(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-}
 
 static __device__ __forceinline__ float reference(float m) { return m == -INF ? 0 : m; }
 
