@@ -6,8 +6,8 @@ A table (tests/sim/mutants/*.txt) names the kernel, its source, defines, problem
 `@ what | verdict | file`, the text that is there (`-`, its first place), the text in its place (`+`, or none) and perhaps `? SEED PROBLEM`, a
 problem of its own, tried where the table's reports nothing. Each is compiled to PTX and run under the policy late with the first seed,
 random with the others (1, 2 and 3 if the table names none). Exit status 1 if a fault whose verdict is "caught" was not, the kernel fails
-as it is, on faults' own problems, too, or nothing ran: a row that refuses the problem, or a build without it (status 77 of attn check),
-reports nothing.
+as it is, on faults' own problems, too, a fault changes no instruction of the row (its text's first place is in code of another), or
+nothing ran: a row that refuses the problem, or a build without it (status 77 of attn check), reports nothing.
 
 Whether the report names the right place is told of the first finding, by the lines of CUDA source that it names (FILE:LINE and the
 calls that were inlined there; of a race both sides; of a deadlock the waits of all warps):
@@ -62,6 +62,12 @@ def compile_ptx(table, tree, folder):
     command = [os.environ.get("NVCC", "nvcc"), "-O3", "-std=c++17", "-I.", "-arch=compute_100a", "-lineinfo", "-ptx", *defines,
                "-o", str(folder / f"{name}.ptx"), table["source"]]
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+
+
+def instructions_of(folder, table):
+    """The PTX without places in the sources: what a fault must change."""
+    text = (folder / f"{table['kernel']}.ptx").read_text(encoding="utf-8")
+    return [x for x in text.split("\n") if not re.match(r"\s*(//|\.loc|\.file|\.section|\.b8|\.b32|\.b64|\$L__)", x)]
 
 
 class NothingRan(Exception):
@@ -190,8 +196,8 @@ def tell(records):
               + (f"; others' {100 * sum(chances) / len(chances):.0f} %" if chances else ""))
 
 
-def try_fault(table, own, build, fault, scratch):
-    """(record, place) of one fault, or of the kernel as it is; (None, why there is none)."""
+def try_fault(table, own, build, fault, scratch, right):
+    """(record, place) of one fault, or of the kernel as it is; (None, why there is none). right: instructions of the latter."""
     tree, folder = scratch / "tree", scratch / "ptx"
     shutil.rmtree(tree, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -203,6 +209,8 @@ def try_fault(table, own, build, fault, scratch):
     built = compile_ptx(table, tree, folder)
     if built.returncode != 0:
         return None, f"does not compile: {built.stderr[:300]}"
+    if fault and instructions_of(folder, table) == right:
+        return ({"policy": None, "finding": None}, None) if fault["verdict"] != "caught" else (None, "changes no instruction of this row")
     try:
         policy, finding = reports(table, own, build, folder) or (None, None)
     except NothingRan as reason:
@@ -219,11 +227,13 @@ def try_table(path, build, chosen, keep):
     table, faults = read_table(path)
     records, wrong = [], 0
     with tempfile.TemporaryDirectory() as scratch:
+        compile_ptx(table, ROOT, pathlib.Path(scratch))
+        right = instructions_of(pathlib.Path(scratch), table)
         for number, fault in enumerate([None] + faults):
             if chosen and number not in chosen:
                 continue
             own = fault["?"] if fault else [x for f in faults for x in f["?"]]
-            record, place = try_fault(table, own, build, fault, pathlib.Path(scratch))
+            record, place = try_fault(table, own, build, fault, pathlib.Path(scratch), right)
             if not record:
                 print(f"{number} {fault['what'] if fault else 'as it is'}: {place}", flush=True)
                 wrong += 1
