@@ -7,7 +7,7 @@
 /* kernels/variants/mla_join_sm80.def: .group, .threads, .ctas, .batch: said there */
 struct kp_mla_join_config {
     const char *symbol;
-    int32_t group, threads, ctas, batch;
+    int32_t group, threads, ctas, batch, early;
 };
 
 #define KP_MLA_JOIN_STAGE 8192 /* bytes of keys of entries that shared memory holds at a time */
@@ -28,7 +28,8 @@ struct kp_mla_join {
     int32_t keys, bits, slots, slots_row; /* words, as in src/core/joined.h; slots 0: slots' entries are not wanted */
     int32_t words;                        /* 32 keys each: those of a range; a multiple of 4 */
     int32_t table;                        /* one range has all keys, and shared memory a table of their entries */
-    int32_t log2_parts, reserved;         /* of a word, for a thread each */
+    int32_t log2_parts;                   /* of a word, for a thread each */
+    int32_t four;                         /* 4 */
 };
 KP_SIZE(struct kp_mla_join, 272 + 48 + 5 * 8 + 8 * 4);
 #endif

@@ -22,6 +22,7 @@
  *
  * Shared memory: 8 KiB, and for 32 keys of a range 4 bytes a query, 8 more with four queries or more, and 8; 64 where
  * that is less and a table is used, of pairs 32. */
+#include "kernels/device/grid.h"
 #include "kernels/sm80/mla_join_one_range.h"
 #include "kernels/sm80/mla_join_ranges.h"
 
@@ -36,18 +37,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)
     j.place = (uint2 *)(GROUP > 2 ? j.half + 2 * j.words : j.half);
     j.ranks = j.half;
     const bool whole = (int64_t)p.words * 32 >= p.in.seq_k;
+    bool cleared = whole;
+    if (CFG_EARLY) grid_release();
+    if (whole) clear_bits(&j);
+    if (CFG_EARLY) grid_wait();
     load_lists(&p, &statics.lists[0], p.from + blockIdx.x);
     __syncthreads();
     for (int64_t group = p.from + blockIdx.x; group < p.until; group += gridDim.x) {
         struct lists *next = &statics.lists[j.l == statics.lists];
-        bool done = false;
+        enum left left = ALL;
         j.out = j.l->out;
-        if (whole)
-            done = whole_way(&j, next, group + gridDim.x);
-        else
+        if (whole) {
+            if (!cleared) {
+                clear_bits(&j);
+                __syncthreads();
+            }
+            left = whole_way(&j, next, group + gridDim.x);
+        } else {
             load_lists(&p, next, group + gridDim.x);
-        if (!done) general_way(&j);
-        __syncthreads();
+        }
+        if (left == ALL) general_way(&j);
+        if (left != NOTHING) __syncthreads();
+        cleared = left == NOTHING;
         j.l = next;
     }
 }

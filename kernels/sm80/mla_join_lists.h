@@ -6,10 +6,10 @@
 #include "kernels/params/mla_join.h"
 
 constexpr int GROUP = CFG_GROUP, HALF = GROUP / 2, THREADS = CFG_THREADS, WARPS = THREADS / 32;
-constexpr uint32_t SHARE = WARPS / GROUP; /* warps of a query */
-constexpr uint32_t BATCH = CFG_BATCH;     /* loads of 16 bytes that a thread has under way */
-constexpr uint32_t STEP = SHARE * 128;    /* slots of a query that its warps take at a time */
-constexpr uint32_t WIDE = 1024 / THREADS; /* words that a thread scans side by side where they are many */
+constexpr uint32_t SHARE = WARPS / GROUP;                     /* warps of a query */
+constexpr uint32_t BATCH = CFG_BATCH;                         /* loads of 16 bytes that a thread has under way */
+constexpr uint32_t STEP = SHARE * 128;                        /* slots of a query that its warps take at a time */
+constexpr uint32_t WIDE = THREADS < 256 ? 4 : 1024 / THREADS; /* words that a thread scans side by side, of many */
 /* Kinds of entries: that both parts of the group have, queries 0 .. HALF - 1 alone, the others alone. */
 constexpr int KINDS = 3;
 /* A range of all keys leaves room for the table: its words are no smaller (src/cuda/sparse/mla_join.c). */
@@ -58,9 +58,9 @@ struct range {
     uint32_t n[KINDS], next;
 };
 
-/* Threads 0 .. GROUP - 1; reads what no other thread writes. */
+/* The last warp; reads what no other thread writes. */
 static __device__ __forceinline__ void load_lists(const struct kp_mla_join *p, struct lists *l, int64_t group) {
-    const uint32_t r = threadIdx.x;
+    const uint32_t r = threadIdx.x - (THREADS - 32); /* large in other warps */
     if (r >= GROUP || group >= p->until) return;
     int64_t b = 0;
     if (group >= p->groups) /* a division of 64 bits is long */
@@ -78,6 +78,7 @@ static __device__ __forceinline__ void load_lists(const struct kp_mla_join *p, s
         l->out = (int32_t *)p->joined.data + b * p->joined.batch + number * p->joined.row;
         l->again = 0;
         l->most_uses = 1;
+        l->distinct = 0;
     }
 }
 
@@ -221,9 +222,12 @@ static __device__ __forceinline__ struct range scan(const struct group_lists *j)
     return sum;
 }
 
-static __device__ __forceinline__ void clear(const struct group_lists *j) {
+static __device__ __forceinline__ void clear_bits(const struct group_lists *j) {
     for (uint32_t x = threadIdx.x; x < GROUP * j->words / 4; x += THREADS)
         ((uint4 *)j->bitmap)[x] = make_uint4(0, 0, 0, 0);
+}
+static __device__ __forceinline__ void clear(const struct group_lists *j) {
+    clear_bits(j);
     if (threadIdx.x == 0) j->l->next = NO_KEY, j->l->distinct = 0;
 }
 

@@ -62,29 +62,31 @@ struct kept_keys {
     uint2 key[KEPT][BATCH]; /* 16 bits each */
 };
 
-/* Sets the bit of a key, in its cell that of the query, `one`. */
-static __device__ __forceinline__ void set_key(uint32_t *bitmap, uint32_t key, uint32_t one) {
+/* Sets the bit of a key, in its cell that of the query, `one`. four: 4, which the compiler does not know, so that an
+ * address is a multiplication: these have a pipe of their own, and additions and shifts are what a scheduler waits for.
+ */
+static __device__ __forceinline__ void set_key(uint32_t *bitmap, uint32_t key, uint32_t one, uint32_t four) {
     if (CELLS)
-        atomicOr(&bitmap[key / 2], key & 1 ? one << 16 : one);
+        atomicOr((uint32_t *)((char *)bitmap + key / 2 * four), __funnelshift_l(0, one, key * 16));
     else
-        atomicOr(&bitmap[key / 32], __funnelshift_l(0, 1, key));
+        atomicOr((uint32_t *)((char *)bitmap + key / 32 * four), __funnelshift_l(0, 1, key));
 }
 /* Marks the keys of a batch, and returns how many are valid. */
 static __device__ __forceinline__ uint32_t mark_batch(uint32_t *bitmap, const uint4 (&batch)[BATCH], bool all,
-                                                      uint32_t keys, uint32_t one) {
+                                                      uint32_t keys, uint32_t one, uint32_t four) {
     uint32_t valid = all ? 4 * BATCH : 0;
 #pragma unroll
     for (uint32_t i = 0; i < BATCH; i++) {
         const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
         if (all) {
 #pragma unroll
-            for (int y = 0; y < 4; y++) set_key(bitmap, key[y], one);
+            for (int y = 0; y < 4; y++) set_key(bitmap, key[y], one, four);
         } else {
 #pragma unroll
             for (int y = 0; y < 4; y++) {
                 if (key[y] >= keys) continue;
                 valid++;
-                set_key(bitmap, key[y], one);
+                set_key(bitmap, key[y], one, four);
             }
         }
     }
@@ -92,7 +94,7 @@ static __device__ __forceinline__ uint32_t mark_batch(uint32_t *bitmap, const ui
 }
 static __device__ __forceinline__ void mark_whole(const struct group_lists *j, struct kept_keys *kept) {
     const struct part_of_list x = part_of(j->l);
-    const uint32_t one = 1u << x.r;
+    const uint32_t one = 1u << x.r, four = (uint32_t)j->p->four;
     uint32_t *bitmap = CELLS ? j->bitmap : j->bitmap + x.r * j->words, valid = 0;
 #pragma unroll
     for (uint32_t b = 0; b < KEPT; b++) {
@@ -101,7 +103,7 @@ static __device__ __forceinline__ void mark_whole(const struct group_lists *j, s
         if (t >= x.n) continue;
         uint4 batch[BATCH];
         const bool all = load_batch(&x, t, batch);
-        valid += mark_batch(bitmap, batch, all, x.keys, one);
+        valid += mark_batch(bitmap, batch, all, x.keys, one, four);
 #pragma unroll
         for (uint32_t i = 0; i < BATCH; i++)
             kept->key[b][i] =
@@ -111,10 +113,25 @@ static __device__ __forceinline__ void mark_whole(const struct group_lists *j, s
     for (uint32_t t = x.first + KEPT * BATCH * STEP; t < x.n; t += BATCH * STEP) {
         uint4 batch[BATCH];
         const bool all = load_batch(&x, t, batch);
-        valid += mark_batch(bitmap, batch, all, x.keys, one);
+        valid += mark_batch(bitmap, batch, all, x.keys, one, four);
     }
     valid = __reduce_add_sync(~0u, valid);
     if ((threadIdx.x & 31) == 0 && valid) atomicAdd(&j->l->valid[x.r], valid);
+}
+
+/* What the warp's kept slots become: `write` gets four keys of 16 bits, and how many slots they stand behind the lane's
+ * first. Returns a bit for each batch that has to be read again. */
+template <typename WRITE>
+static __device__ __forceinline__ uint32_t write_kept(const struct kept_keys *kept, WRITE write) {
+    uint32_t again = ~0u;
+#pragma unroll
+    for (uint32_t b = 0; b < KEPT; b++) {
+        if (kept->key[b][0].x == ~0u) continue;
+        again ^= 1u << b;
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) write(kept->key[b][i], (b * BATCH + i) * STEP);
+    }
+    return again;
 }
 
 /* Bits of the entries e0 .. e0 + 31 that are below this one. */
@@ -290,21 +307,13 @@ static __device__ __forceinline__ void write_slots(const struct group_lists *j, 
     const uint16_t *table = (const uint16_t *)j->bitmap;
     int32_t *to = j->out + j->p->slots + x.r * j->p->slots_row;
     const bool aligned = !((uintptr_t)to & 7);
-    uint32_t again = ~0u; /* batches that are read again */
-    if (TABLE && aligned) {
-#pragma unroll
-        for (uint32_t b = 0; b < KEPT; b++) {
-            if (kept->key[b][0].x == ~0u) continue;
-            again ^= 1u << b;
-#pragma unroll
-            for (uint32_t i = 0; i < BATCH; i++) {
-                const uint2 key = kept->key[b][i];
-                const uint32_t slot = x.first + (b * BATCH + i) * STEP + lane * 4;
-                *(uint2 *)(to + slot / 2) = make_uint2(__byte_perm(table[key.x & 0xffff], table[key.x >> 16], 0x5410),
-                                                       __byte_perm(table[key.y & 0xffff], table[key.y >> 16], 0x5410));
-            }
-        }
-    }
+    uint32_t again = ~0u;
+    if (TABLE && aligned)
+        again = write_kept(kept, [&](uint2 key, uint32_t slots) {
+            *(uint2 *)(to + (x.first + lane * 4 + slots) / 2) =
+                make_uint2(__byte_perm(table[key.x & 0xffff], table[key.x >> 16], 0x5410),
+                           __byte_perm(table[key.y & 0xffff], table[key.y >> 16], 0x5410));
+        });
     uint32_t number = 0;
     for (uint32_t t = x.first; t < row; t += BATCH * STEP, number++) {
         if (number < KEPT && !(again >> number & 1)) continue;
@@ -332,18 +341,27 @@ static __device__ __forceinline__ void write_slots(const struct group_lists *j, 
 
 /* Where a query's slots find their entries, by ranks of the entries of both queries, and of its own. */
 struct query_ranks {
-    const uint32_t *both;
-    uint32_t own, start; /* words from there to its own; the place of its own entries, in the upper 16 bits */
-    bool first;          /* it puts keys of both queries at their places, too */
+    uint32_t both, own, start; /* address of both's; bytes from there to its own; their place, in the upper 16 bits */
+    bool first;                /* it puts keys of both queries at their places, too */
 };
-/* One more than a key's entry. puts: this slot puts the key at its place. */
-static __device__ __forceinline__ uint32_t rank_of(const struct query_ranks *q, uint32_t key, bool *puts) {
-    const uint32_t *from = q->both + (key >> 4), up = ~key & 15;
-    uint32_t x = *from;
-    const bool both = (int32_t)((x << 16) << up) < 0;
-    if (!both) x = from[q->own] + q->start;
-    *puts = q->first || !both;
-    return (x >> 16) + (uint32_t)__popc((x << 16) << up);
+static __device__ __forceinline__ uint32_t load_shared(uint32_t from) {
+    uint32_t x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from));
+    return x;
+}
+/* One more than a key's entry; the upper half of `key` may be anything. word: bytes to the word of its 16 keys. both:
+ * both queries have it. */
+static __device__ __forceinline__ uint32_t rank_of(const struct query_ranks *q, uint32_t word, uint32_t key,
+                                                   bool *both) {
+    uint32_t up, x = load_shared(q->both + word);
+    asm("lop3.b32 %0, %1, 16, 0, 0xcf;" : "=r"(up) : "r"(key)); /* ~key | 16, of which a shift takes five bits */
+    uint32_t above = __funnelshift_l(0, x, up);
+    *both = (int32_t)above < 0;
+    if (!*both) {
+        x = load_shared(q->both + word + q->own) + q->start;
+        above = __funnelshift_l(0, x, up);
+    }
+    return (x >> 16) + (uint32_t)__popc(above);
 }
 
 struct ranked_slots {
@@ -356,7 +374,9 @@ static __device__ __forceinline__ struct ranked_slots ranked_slots_of(const stru
     struct ranked_slots s;
     s.part = part_of(j->l);
     const bool first = s.part.r == 0;
-    s.ranks = {j->ranks, (first ? 2 : 4) * j->words, (first ? start[1] : start[2]) << 16, first};
+    s.ranks = {(uint32_t)__cvta_generic_to_shared(j->ranks), 8 * j->words << (first ? 0 : 1),
+               (first ? start[1] : start[2]) << 16, first};
+    asm volatile("" : "+r"(s.ranks.own)); /* not found anew for each slot */
     s.to = j->out + j->p->slots + s.part.r * j->p->slots_row;
     return s;
 }
@@ -377,44 +397,45 @@ static __device__ __forceinline__ void rank_again(const struct group_lists *j, c
         uint32_t entry[4];
 #pragma unroll
         for (int y = 0; y < 4; y++) {
-            bool puts = false;
+            bool both = true;
             uint32_t rank = 0;
-            if (key[y] < s->part.keys) rank = rank_of(&s->ranks, key[y], &puts);
-            if (puts && rank - 1 - window < STAGE) stage[rank - 1 - window] = (uint16_t)key[y];
+            if (key[y] < s->part.keys) rank = rank_of(&s->ranks, key[y] / 16 * 4, key[y], &both);
+            if (rank && (s->ranks.first || !both) && rank - 1 - window < STAGE)
+                stage[rank - 1 - window] = (uint16_t)key[y];
             entry[y] = (rank - 1) & NO_SLOT;
         }
         s->to[slot / 2] = (int32_t)(entry[0] | entry[1] << 16);
         s->to[slot / 2 + 1] = (int32_t)(entry[2] | entry[3] << 16);
     }
 }
+/* Those that registers have, of query 0 or 1, where one window has all entries; what write_kept() returns. */
+template <bool FIRST>
+static __device__ __forceinline__ uint32_t rank_kept(const struct group_lists *j, const struct ranked_slots *s,
+                                                     const struct kept_keys *kept) {
+    const uint32_t four = (uint32_t)j->p->four;
+    char *stage = (char *)((uint16_t *)j->stage - 1);
+    int32_t *to = s->to + (s->part.first + (threadIdx.x & 31) * 4) / 2;
+    return write_kept(kept, [&](uint2 keys, uint32_t slots) {
+        asm volatile("" : "+r"(keys.x), "+r"(keys.y)); /* what comes of them is not found before the branch by query */
+        const uint32_t key[4] = {keys.x, keys.x >> 16, keys.y, keys.y >> 16};
+        const uint32_t word[4] = {(keys.x & 0xfff0) / 4, (keys.x >> 20) * four, (keys.y & 0xfff0) / 4,
+                                  (keys.y >> 20) * four};
+        uint32_t rank[4];
+        bool both[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++) rank[y] = rank_of(&s->ranks, word[y], key[y], &both[y]);
+#pragma unroll
+        for (int y = 0; y < 4; y++)
+            if (FIRST || !both[y]) *(uint16_t *)(stage + rank[y] * (four / 2)) = (uint16_t)key[y];
+        *(uint2 *)(to + slots / 2) = make_uint2(__byte_perm(rank[0], rank[1], 0x5410) - 0x10001, /* 1 or more */
+                                                __byte_perm(rank[2], rank[3], 0x5410) - 0x10001);
+    });
+}
 /* The same where one window has all entries. */
 static __device__ __forceinline__ void rank_slots(const struct group_lists *j, const struct ranked_slots *s,
                                                   const struct kept_keys *kept) {
-    uint16_t *stage = (uint16_t *)j->stage - 1;
-    int32_t *to = s->to + (s->part.first + (threadIdx.x & 31) * 4) / 2;
     uint32_t again = ~0u;
-    if (!((uintptr_t)s->to & 7)) {
-#pragma unroll
-        for (uint32_t b = 0; b < KEPT; b++) {
-            if (kept->key[b][0].x == ~0u) continue;
-            again ^= 1u << b;
-#pragma unroll
-            for (uint32_t i = 0; i < BATCH; i++) {
-                const uint2 keys = kept->key[b][i];
-                const uint32_t key[4] = {keys.x & 0xffff, keys.x >> 16, keys.y & 0xffff, keys.y >> 16};
-                uint32_t rank[4];
-                bool puts[4];
-#pragma unroll
-                for (int y = 0; y < 4; y++) rank[y] = rank_of(&s->ranks, key[y], &puts[y]);
-#pragma unroll
-                for (int y = 0; y < 4; y++)
-                    if (puts[y]) stage[rank[y]] = (uint16_t)key[y];
-                *(uint2 *)(to + (b * BATCH + i) * (STEP / 2)) = /* ranks are 1 or more */
-                    make_uint2(__byte_perm(rank[0], rank[1], 0x5410) - 0x10001,
-                               __byte_perm(rank[2], rank[3], 0x5410) - 0x10001);
-            }
-        }
-    }
+    if (!((uintptr_t)s->to & 7)) again = s->ranks.first ? rank_kept<true>(j, s, kept) : rank_kept<false>(j, s, kept);
     rank_again(j, s, 0, again);
 }
 
@@ -462,15 +483,17 @@ static __device__ __forceinline__ void prefetch_lists(const struct lists *l) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(list + t));
 }
 
-/* false: the lists take the general way. The next group's lists are found meanwhile. */
-static __device__ __forceinline__ bool whole_way(const struct group_lists *j, struct lists *next, int64_t next_group) {
+/* What is left to do. */
+enum left { ALL, A_BARRIER, NOTHING }; /* the general way; before shared memory is written; the bits are cleared, too */
+/* The next group's lists are found meanwhile: of pairs, whose registers are few later, at first, of others by a warp that
+ * has no word to scan where these are few. */
+static __device__ __forceinline__ enum left whole_way(const struct group_lists *j, struct lists *next,
+                                                      int64_t next_group) {
     struct kept_keys kept;
-    clear(j);
-    __syncthreads();
-    load_lists(j->p, next, next_group);
+    if (GROUP == 2) load_lists(j->p, next, next_group);
     mark_whole(j, &kept);
     __syncthreads();
-    if (next_group < j->p->until) prefetch_lists(next);
+    if (GROUP > 2) load_lists(j->p, next, next_group);
     const bool ranks = RANKS && j->p->table && j->p->slots;
     struct range range;
     if (CELLS)
@@ -480,24 +503,27 @@ static __device__ __forceinline__ bool whole_way(const struct group_lists *j, st
     else
         range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
     __syncthreads();
+    if (next_group < j->p->until) prefetch_lists(next);
+    if (ranks) clear_bits(j); /* nobody needs them any more */
     const uint32_t n = range.n[0] + range.n[1] + range.n[2];
     const uint32_t lane = threadIdx.x & 31, valid = __reduce_add_sync(~0u, lane < GROUP ? j->l->valid[lane] : 0);
     if (valid != j->l->distinct) {
         if (threadIdx.x == 0) j->l->again = 1;
         __syncthreads();
-        return false;
+        return ALL;
     }
-    if (write_header(j, n)) return true;
+    if (write_header(j, n)) return A_BARRIER;
     const uint32_t start[KINDS] = {0, range.n[0], range.n[0] + range.n[1]};
     if (TABLE_ALWAYS || j->p->table) {
         emit_whole<uint16_t>(j, start, n, ranks, &kept);
-        if (RANKS || !j->p->slots) return true;
+        if (ranks) return NOTHING;
+        if (RANKS || !j->p->slots) return A_BARRIER;
         if (!CELLS) fill_table(j, n);
         write_slots<true>(j, start, &kept);
     } else {
         emit_whole<uint32_t>(j, start, n, false, &kept);
         if (j->p->slots) write_slots<false>(j, start, &kept);
     }
-    return true;
+    return A_BARRIER;
 }
 #endif

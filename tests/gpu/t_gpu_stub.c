@@ -245,16 +245,16 @@ static void lists_of_a_forward_joined(void **state) {
     (void)state;
     static const char plain[] = "attn_mla_fwd_sm90_bf16_d576", joined[] = "attn_mla_fwd_joined_sm90_bf16_d576";
     if (!attn_cuda_variant_find(plain) || !attn_cuda_variant_find(joined) ||
-        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8"))
+        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
     assert_launches("50000000", joined, "mla_fwd hq=7 sq=300 sk=1000 d=576 topk=64 bf16",
-                    "join_sm80_i32_g8, main 38, ");
+                    "join_sm90_i32_g8, main 38, ");
     assert_launches("50000000", joined, "mla_fwd hq=32 sq=300 sk=1000 d=576 topk=64 bf16",
-                    "join_sm80_i32_g2, ed_work_smxx_any, fwd_apart_sm90_bf16_d576, main 132, ");
+                    "join_sm90_i32_g2, ed_work_smxx_any, fwd_apart_sm90_bf16_d576, main 132, ");
     /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
     assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16",
-                    "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
+                    "join_sm90_i32_g8, main 132, join_sm90_i32_g8, main 132, ");
     /* Lists that are handed over, in groups that fill a tile or a half of it; too many heads for such a group. */
     assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16 group=8",
                     "main 132, main 132, ");
@@ -278,17 +278,17 @@ static void lists_of_a_backward_joined(void **state) {
     (void)state;
     static const char apart[] = "attn_mla_bwd_sm90_bf16_d576_h64_alt", joined[] = "attn_mla_bwd_joined_sm90_bf16_d576";
     if (!attn_cuda_variant_find(apart) || !attn_cuda_variant_find(joined) ||
-        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g2"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
     assert_launches("50000000", joined, "mla_bwd hq=7 sq=1056 sk=1000 d=576 topk=512 bf16",
-                    "prepare_smxx_any, join_sm80_i32_g8, main 132, finish_smxx_dkv, ");
+                    "prepare_smxx_any, join_sm90_i32_g8, main 132, finish_smxx_dkv, ");
     assert_launches("50000000", joined, "mla_bwd hq=32 sq=300 sk=1000 d=576 topk=512 bf16",
-                    "prepare_smxx_any, join_sm80_i32_g2, main 132, main 90, finish_smxx_joined_dq, finish_smxx_dkv, ");
+                    "prepare_smxx_any, join_sm90_i32_g2, main 132, main 90, finish_smxx_joined_dq, finish_smxx_dkv, ");
     /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
     assert_launches("2000000", joined, "mla_bwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16 with_dist",
-                    "prepare_smxx_any, join_sm80_i32_g8, ranges_smxx_any, main 132, finish_smxx_joined_dist, "
-                    "join_sm80_i32_g8, main 105, finish_smxx_joined_dq, finish_smxx_joined_dist, finish_smxx_dkv, ");
+                    "prepare_smxx_any, join_sm90_i32_g8, ranges_smxx_any, main 132, finish_smxx_joined_dist, "
+                    "join_sm90_i32_g8, main 105, finish_smxx_joined_dq, finish_smxx_joined_dist, finish_smxx_dkv, ");
     assert_launches("50000000", joined, "mla_bwd hq=7 sq=1056 sk=1000 d=576 topk=512 bf16 group=8",
                     "prepare_smxx_any, main 132, finish_smxx_dkv, ");
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
@@ -306,11 +306,11 @@ static void rows_of_a_backward_joined(void **state) {
     (void)state;
     static const char stored[] = "attn_mla_bwd_joined_sm90_bf16_d576_det", f16[] = "attn_mla_bwd_joined_sm90_f16_d576";
     if (!attn_cuda_variant_find(stored) || !attn_cuda_variant_find(f16) ||
-        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g2"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
     assert_launches("50000000", stored, "mla_bwd hq=7 sq=1056 sk=200 d=576 topk=32 bf16 deterministic",
-                    "prepare_smxx_any, join_sm80_i32_g8, main 132, joined_list_smxx_any, rows_sm90_count, "
+                    "prepare_smxx_any, join_sm90_i32_g8, main 132, joined_list_smxx_any, rows_sm90_count, "
                     "rows_sm90_scan, rows_sm90_scatter, rows_sm90_walk, rows_sm90_join, finish_smxx_dkv, ");
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16 deterministic", UINT64_MAX, 0, stored);
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 f16 deterministic", UINT64_MAX, 0,
@@ -330,7 +330,7 @@ static void limits_of_unions(void **state) {
     static const char bwd[] = "attn_mla_bwd_joined_sm90_bf16_d576";
     if (!attn_cuda_variant_find(dist) || !attn_cuda_variant_find(fwd) || !attn_cuda_variant_find(bwd) ||
         !attn_cuda_variant_find("attn_mla_fwd_apart_sm90_bf16_d576") ||
-        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g2"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
     assert_union_limit("dist hq=8 sq=64 sk=8192 d=576 topk=700 bf16 align=16", dist, 8 * 500);
@@ -344,12 +344,12 @@ static void lists_of_a_dist_joined(void **state) {
     (void)state;
     static const char plain[] = "attn_dist_sm90_bf16_d576_h64", joined[] = "attn_dist_joined_sm90_bf16_d576";
     if (!attn_cuda_variant_find(plain) || !attn_cuda_variant_find(joined) ||
-        !attn_cuda_variant_find("attn_joined_work_smxx_any") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8"))
+        !attn_cuda_variant_find("attn_joined_work_smxx_any") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8"))
         skip();
     setenv("CUDA_STUB_DEVICES", "90", 1);
     /* a CTA a multiprocessor: the last groups are shared by tiles */
     assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16",
-                    "join_sm80_i32_g8, ed_work_smxx_any, main 132, _apart_sm90_bf16_d576, ");
+                    "join_sm90_i32_g8, ed_work_smxx_any, main 132, _apart_sm90_bf16_d576, ");
     assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16 group=16",
                     "ed_work_smxx_any, main 132, _apart_sm90_bf16_d576, ");
     assert_chosen("dist hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
@@ -364,17 +364,17 @@ static void lists_joined_on_sm100(void **state) {
     (void)state;
     static const char fwd[] = "attn_mla_fwd_joined_sm100_bf16_d576", dist[] = "attn_dist_joined_sm100_bf16_d576";
     if (!attn_cuda_variant_find(fwd) || !attn_cuda_variant_find(dist) ||
-        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g2"))
         skip();
     setenv("CUDA_STUB_DEVICES", "100", 1);
-    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=100 sk=1000 d=576 topk=64 bf16", "join_sm80_i32_g8, main 26, ");
+    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=100 sk=1000 d=576 topk=64 bf16", "join_sm90_i32_g8, main 26, ");
     assert_launches("50000000", fwd, "mla_fwd hq=16 sq=6000 sk=1000 d=576 topk=2048 bf16",
-                    "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
+                    "join_sm90_i32_g8, main 132, join_sm90_i32_g8, main 132, ");
     assert_launches("50000000", fwd, "mla_fwd hq=64 sq=100 sk=1000 d=576 topk=64 bf16 group=2", "main 100, ");
     assert_launches("50000000", dist, "dist hq=16 sq=100 sk=1000 d=576 topk=64 bf16 dist_norm=l1",
-                    "join_sm80_i32_g8, main 26, finish_smxx_joined_dist, ");
+                    "join_sm90_i32_g8, main 26, finish_smxx_joined_dist, ");
     assert_launches("50000000", dist, "dist hq=16 sq=5000 sk=1000 d=576 topk=2048 bf16",
-                    "join_sm80_i32_g8, main 132, finish_smxx_joined_dist, join_sm80_i32_g8, main 132, "
+                    "join_sm90_i32_g8, main 132, finish_smxx_joined_dist, join_sm90_i32_g8, main 132, "
                     "finish_smxx_joined_dist, ");
     assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, fwd);
     assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART,

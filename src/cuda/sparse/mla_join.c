@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Joined lists on CUDA, the host's side: kernel rows from kernels/variants/mla_join_sm80.def and the parameters of a
- * launch. The device's side: kernels/sm80/mla_join.cu. */
+ * Joined lists on CUDA, the host's side: kernel rows from kernels/variants/mla_join_sm80.def and mla_join_sm90.def, and
+ * the parameters of a launch. The device's side: kernels/sm80/mla_join.cu. */
 #include "kernels/params/mla_join.h"
 #include "core/joined.h"
 #include "core/problem.h"
@@ -47,19 +47,24 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "seq_k is %" PRId64 ", at most %" PRId64, p->seq_k, INT64_C(1) << 31);
         return 0;
     }
+    if (c->early && !attn_cuda_limits_of(dev)->early_launch) {
+        attn_text_add(why, "begins while the kernel before it ends, which needs driver 12.3");
+        return 0;
+    }
     return !attn_cuda_refuse_image(dev, c->symbol, lay_out(c, attn_cuda_limits_of(dev), p).shared, why);
 }
 
 /* 24 clocks of an SM for 32 slots, as measured on an H200; a range of keys for each group; see the kernel's page. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
-    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    const struct kp_mla_join_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.total == 0) return 1e-6;
     const double slots = (double)p->batch * (double)p->seq_q * (double)p->topk,
                  ranges = (double)p->seq_k / (32.0 * (double)g.words);
     const double clocks = slots * 24 / 32 * (ranges > 1 ? ranges : 1) / attn_cuda_limits_of(dev)->n_sms;
     const double traffic = amount->bytes / 3e12;
-    return 4e-6 + (clocks / 1.7e9 > traffic ? clocks / 1.7e9 : traffic);
+    return (c->early ? 2e-6 : 4e-6) + (clocks / 1.7e9 > traffic ? clocks / 1.7e9 : traffic);
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -92,10 +97,12 @@ attn_status attn_cuda_mla_join_queue(const struct attn_kernel *k, const struct a
                                    .slots_row = (int32_t)l.slots_row,
                                    .words = (int32_t)g.words,
                                    .table = g.table,
-                                   .log2_parts = g.log2_parts};
+                                   .log2_parts = g.log2_parts,
+                                   .four = 4};
     const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.ctas, part->until - part->from),
                                         .y = 1,
                                         .z = 1,
+                                        .early = (uint8_t)c->early,
                                         .threads = (uint32_t)c->threads,
                                         .shared_bytes = (uint32_t)g.shared};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, stream);
@@ -115,33 +122,45 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 /* ------------------------------------------------------------------ rows --------------------------- */
 
 /* As in dense/fwd.c: first the configurations, then the rows that point at them. */
-#define VARIANT(tail, source, ...)                                                                                     \
-    static const struct kp_mla_join_config config_##tail = {.symbol = "attn_mla_join_sm80_" #tail, __VA_ARGS__};
-#include "kernels/variants/mla_join_sm80.def"
-#undef VARIANT
-
-#define VARIANT(tail, source, ...)                                                                                     \
-    {.name = "attn_mla_join_sm80_" #tail,                                                                              \
-     .arch = "sm80",                                                                                                   \
+#define CONFIG(arch, tail, ...)                                                                                        \
+    static const struct kp_mla_join_config config_##arch##_##tail = {.symbol = "attn_mla_join_" #arch "_" #tail,       \
+                                                                     __VA_ARGS__};
+#define ROW(word, what, tail)                                                                                          \
+    {.name = "attn_mla_join_" #word "_" #tail,                                                                         \
+     .arch = #word,                                                                                                    \
      .summary = "groups as in the name, any indices and strides",                                                      \
      .op = ATTN_OP_MLA_JOIN,                                                                                           \
      .dtype = ATTN_I32,                                                                                                \
      ATTN_CUDA_ROW(ATTN_I32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
-     .features = ATTN_CUDA_SM80,                                                                                       \
-     .impl = &config_##tail,                                                                                           \
+     .features = what,                                                                                                 \
+     .impl = &config_##word##_##tail,                                                                                  \
      .workspace = workspace},
-const struct attn_kernel attn_cuda_mla_join_rows[] = {
+
+#define VARIANT(tail, source, ...) CONFIG(sm80, tail, __VA_ARGS__)
 #include "kernels/variants/mla_join_sm80.def"
-};
 #undef VARIANT
+#define VARIANT(tail, source, ...) CONFIG(sm90, tail, __VA_ARGS__)
+#include "kernels/variants/mla_join_sm90.def"
+#undef VARIANT
+
+const struct attn_kernel attn_cuda_mla_join_rows[] = {
+#define VARIANT(tail, source, ...) ROW(sm90, ATTN_CUDA_SM90A, tail)
+#include "kernels/variants/mla_join_sm90.def"
+#undef VARIANT
+#define VARIANT(tail, source, ...) ROW(sm80, ATTN_CUDA_SM80, tail)
+#include "kernels/variants/mla_join_sm80.def"
+#undef VARIANT
+};
 const int32_t attn_cuda_n_mla_join_rows = sizeof attn_cuda_mla_join_rows / sizeof attn_cuda_mla_join_rows[0];
 
-const struct attn_kernel *attn_cuda_mla_join_row(int64_t group) {
+const struct attn_kernel *attn_cuda_mla_join_row(const struct attn_core_device *dev, int64_t group) {
     for (int32_t i = 0; i < attn_cuda_n_mla_join_rows; i++) {
-        const struct kp_mla_join_config *c = attn_cuda_mla_join_rows[i].impl;
-        if (c->group == group) return &attn_cuda_mla_join_rows[i];
+        const struct attn_kernel *k = &attn_cuda_mla_join_rows[i];
+        const struct kp_mla_join_config *c = k->impl;
+        if (c->group != group || (k->features & ~dev->features)) continue;
+        if (!c->early || (attn_cuda_limits_of(dev)->early_launch && attn_cuda_variant_find(c->symbol))) return k;
     }
     return NULL;
 }

@@ -91,7 +91,7 @@ int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_p
         return 0;
     else {
         const attn_problem lists = lists_of(p, group);
-        const struct attn_kernel *k = attn_cuda_mla_join_row(group);
+        const struct attn_kernel *k = attn_cuda_mla_join_row(dev, group);
         if (k) return !k->supports(k, dev, &lists, why);
         attn_text_add(why, "this build joins no lists of %" PRId64 " queries", group);
     }
@@ -101,14 +101,14 @@ int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_p
 attn_status attn_cuda_mla_joined_prepare(struct attn_core_device *dev, const attn_problem *p, int64_t rows) {
     if (p->group) return ATTN_OK;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
-    const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
+    const struct attn_kernel *k = attn_cuda_mla_join_row(dev, lists.group);
     return k->prepare(k, dev, &lists);
 }
 
 double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_problem *p, int64_t rows) {
     if (p->group) return 0;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
-    const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
+    const struct attn_kernel *k = attn_cuda_mla_join_row(dev, lists.group);
     const double slots = (double)p->batch * (double)p->seq_q * (double)p->topk;
     const struct attn_core_amount amount = {0, 12 * slots}; /* lists read, entries, bits and slots written */
     return k->estimate(k, dev, &lists, &amount);
@@ -125,7 +125,7 @@ uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const at
                                     int64_t listed) {
     if (p->group) return 0;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
-    const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
+    const struct attn_kernel *k = attn_cuda_mla_join_row(dev, lists.group);
     return round_up((uint64_t)(listed * attn_core_joined_layout(&lists).words) * sizeof(int32_t)) +
            round_up(k->workspace(k, dev, &lists));
 }
@@ -186,5 +186,5 @@ attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const
         .from = from,
         .until = until,
         .no_slots = !reads_slots(p)};
-    return attn_cuda_mla_join_queue(attn_cuda_mla_join_row(lists.group), dev, &lists, &part, args->stream);
+    return attn_cuda_mla_join_queue(attn_cuda_mla_join_row(dev, lists.group), dev, &lists, &part, args->stream);
 }

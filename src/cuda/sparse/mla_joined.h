@@ -58,8 +58,8 @@ extern const char attn_cuda_mla_joined_work_symbol[];
 
 /* ---- mla_join.c ---- */
 
-/* The row that joins groups of this size; NULL: none. */
-const struct attn_kernel *attn_cuda_mla_join_row(int64_t group);
+/* The row that joins groups of this size on the device; NULL: none. */
+const struct attn_kernel *attn_cuda_mla_join_row(const struct attn_core_device *dev, int64_t group);
 struct attn_cuda_mla_join_part {
     const struct kp_mla *in;
     struct kp_view joined; /* row: from a group to the next one */
