@@ -119,7 +119,7 @@ static __device__ __forceinline__ void mark_whole(const struct group_lists *j, s
     if ((threadIdx.x & 31) == 0 && valid) atomicAdd(&j->l->valid[x.r], valid);
 }
 
-/* What the warp's kept slots become: `write` gets four keys of 16 bits, and how many slots they stand behind the lane's
+/* What the warp's kept slots become: `write` gets four keys of 16 bits, and how many slots they are past the lane's
  * first. Returns a bit for each batch that has to be read again. */
 template <typename WRITE>
 static __device__ __forceinline__ uint32_t write_kept(const struct kept_keys *kept, WRITE write) {
@@ -483,10 +483,10 @@ static __device__ __forceinline__ void prefetch_lists(const struct lists *l) {
         asm volatile("prefetch.global.L2 [%0];" ::"l"(list + t));
 }
 
-/* What is left to do. */
-enum left { ALL, A_BARRIER, NOTHING }; /* the general way; before shared memory is written; the bits are cleared, too */
-/* The next group's lists are found meanwhile: of pairs, whose registers are few later, at first, of others by a warp that
- * has no word to scan where these are few. */
+/* What is left to do: the general way; a barrier; nothing, and the bits are cleared, too. */
+enum left { ALL, A_BARRIER, NOTHING };
+/* The next group's lists are found meanwhile: of pairs, whose registers are few later, at first, of others by a warp
+ * that has no word to scan where these are few. */
 static __device__ __forceinline__ enum left whole_way(const struct group_lists *j, struct lists *next,
                                                       int64_t next_group) {
     struct kept_keys kept;
