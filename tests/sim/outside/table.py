@@ -106,6 +106,8 @@ TRUE_FAULTS = {
     "flashmla_decode": {"race"},
     "thunderkittens": {"barrier", "deadlock"},
     "fa4_bwd": {"race"},
+    "cudnn_bwd_h16": {"divergence"},
+    "cudnn_bwd_h32": {"divergence"},
     "cudnn_bwd_h64": {"divergence"},
 }
 
