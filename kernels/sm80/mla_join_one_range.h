@@ -493,7 +493,10 @@ static __device__ __forceinline__ enum left whole_way(const struct group_lists *
     if (GROUP == 2) load_lists(j->p, next, next_group);
     mark_whole(j, &kept);
     __syncthreads();
-    if (GROUP > 2) load_lists(j->p, next, next_group);
+    if (GROUP > 2)
+        load_lists(j->p, next, next_group);
+    else if (next_group < j->p->until)
+        prefetch_lists(next);
     const bool ranks = RANKS && j->p->table && j->p->slots;
     struct range range;
     if (CELLS)
@@ -503,7 +506,7 @@ static __device__ __forceinline__ enum left whole_way(const struct group_lists *
     else
         range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
     __syncthreads();
-    if (next_group < j->p->until) prefetch_lists(next);
+    if (GROUP > 2 && next_group < j->p->until) prefetch_lists(next);
     if (ranks) clear_bits(j); /* nobody needs them any more */
     const uint32_t n = range.n[0] + range.n[1] + range.n[2];
     const uint32_t lane = threadIdx.x & 31, valid = __reduce_add_sync(~0u, lane < GROUP ? j->l->valid[lane] : 0);
