@@ -28,8 +28,8 @@ static __device__ __forceinline__ float tanh_any(float x) {
  *   tanh(a s) / a = s + s u q(u), u = s^2,    q of degree 2, whose largest relative error for tanh is least: 4.1e-8
  *
  * takes five instructions a product, and the test little more than one. The host refuses an `a` whose sixth power is no
- * normal number (src/cuda/dense/fwd_maps.c). */
-static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p, float s[N_S]) {
+ * normal number (src/cuda/dense/fwd_maps.c). Returns whether it was so. */
+static __device__ __forceinline__ int cap_products(const struct kp_sdpa_fwd *p, float s[N_S]) {
     constexpr float SMALL = 0.35f;
     const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;
     float part[2] = {0, 0};
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p,
         const float inverse = p->in.softcap / p->in.scale;
 #pragma unroll
         for (int x = 0; x < N_S; x++) s[x] = inverse * tanh_any(a * s[x]);
-        return;
+        return 0;
     }
     const float c1 = -0.33332663f * a2, c2 = 0.13299825f * a2 * a2, c3 = -0.0491485f * a2 * a2 * a2;
 #pragma unroll
@@ -51,32 +51,28 @@ static __device__ __forceinline__ void cap_products(const struct kp_sdpa_fwd *p,
         const float u = s[x] * s[x];
         s[x] = __fmaf_rn(s[x] * u, __fmaf_rn(u, __fmaf_rn(u, c3, c2), c1), s[x]);
     }
+    return 1;
 }
 
-/* Products s of which the cap alone is wanted, all of the warp's small, and none above the maximum in use by more than
- * `slack`: |s| is compared, for both. */
-constexpr float CAP_SMALL = 0.2f;
-static __device__ __forceinline__ int cap_is_small(const struct kp_sdpa_fwd *p, const float m[2], const float s[N_S],
-                                                   float unit, int edge) {
-    if (!(p->in.softcap > 0) || p->in.alibi_form || edge) return 0;
-    float part[4] = {0, 0, 0, 0};
+/* Products s, of which the cap alone is wanted, to scores in log2 units, counted from `from`, as if the whole tile were
+ * small: |a s| < 0.25, that is w = s^2 - (0.25 / a)^2 < 0. The sign of w tells at little cost whether it was so: bit
+ * 31 of the result is set then, and it is not where a product is NaN.
+ *
+ *   s (unit + w (c1 + w c2)) - from       c1, c2, and the unit, too, of the polynomial whose largest relative error for
+ *                                         tanh is least: 4.0e-7 */
+static __device__ __forceinline__ int cap_ahead(const struct kp_sdpa_fwd *p, float s[N_S], const float from[2],
+                                                float unit) {
+    const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a, end = __fdividef(-0.0625f, a2);
+    const float c0 = 0.97967504f * unit, c1 = -0.31716707f * a2 * unit, c2 = 0.12841613f * a2 * a2 * unit;
+    int small = -1;
 #pragma unroll
-    for (int x = 0; x < N_S; x++) part[x & 3] = fmaxf(part[x & 3], fabsf(s[x]));
-    const float largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-    return __all_sync(~0u, largest * fabsf(p->in.scale) <= CAP_SMALL * p->in.softcap &&
-                               largest * fabsf(unit) <= p->slack + fminf(m[0], m[1]));
-}
-/* Such products to scores in log2 units, counted from the maxima in use: s (unit + s^2 (c1 + s^2 c2)) - m, whose tanh
- * errs by 1.3e-7 of itself. */
-static __device__ __forceinline__ void cap_small(const struct kp_sdpa_fwd *p, float s[N_S], const float from[2],
-                                                 float unit) {
-    const float a = p->in.scale * p->in.softcap_inverse, a2 = a * a;
-    const float c1 = -0.33329698f * a2 * unit, c2 = 0.13038027f * a2 * a2 * unit;
-#pragma unroll
-    for (int x = 0; x < N_S; x++) {
-        const float u = s[x] * s[x];
-        s[x] = __fmaf_rn(s[x], __fmaf_rn(u, __fmaf_rn(u, c2, c1), unit), -from[x >> 1 & 1]);
+    for (int x = 0; x < N_S; x += 2) {
+        const float v = __fmaf_rn(s[x], s[x], end), w = __fmaf_rn(s[x + 1], s[x + 1], end);
+        small &= __float_as_int(v) & __float_as_int(w);
+        s[x] = __fmaf_rn(s[x], __fmaf_rn(v, __fmaf_rn(v, c2, c1), c0), -from[x >> 1 & 1]);
+        s[x + 1] = __fmaf_rn(s[x + 1], __fmaf_rn(w, __fmaf_rn(w, c2, c1), c0), -from[x >> 1 & 1]);
     }
+    return small;
 }
 
 /* Capped products to log2 units, ALiBi added. diagonal: key of the thread's row r on the diagonal, counted from the

@@ -120,21 +120,27 @@ static __device__ __forceinline__ struct work work_of(const struct state *c, uin
     return recall_work(c->shared + WORK + 64 * (q_tile % WORKS));
 }
 /* What a warp knows of the tile of rows at work, in shared memory, since registers are few: the first of the key tiles
- * that the warpgroup's rows see; key tiles inner0 <= n < inner1 hide no key from any of the rows. */
+ * that the warpgroup's rows see; key tiles inner0 <= n < inner1 hide no key from any of the rows; small: the cap alone
+ * is wanted, and has been larger than all scores so far by so much that cap_ahead may serve. */
 struct range {
-    int first, inner0, inner1;
+    int first, inner0, inner1, small;
 };
 static __device__ __forceinline__ uint32_t range_place(const struct state *c) {
     return c->shared + RANGES + (uint32_t)recompute((int)threadIdx.x) / 32 * 16;
 }
 static __device__ __forceinline__ void keep_range(const struct state *c, struct range x) {
     __syncwarp();
-    if (lane_of() == 0) shared_store128(range_place(c), make_uint4(x.first, x.inner0, x.inner1, 0));
+    if (lane_of() == 0) shared_store128(range_place(c), make_uint4(x.first, x.inner0, x.inner1, x.small));
+    __syncwarp();
+}
+static __device__ __forceinline__ void keep_small(const struct state *c, int small) {
+    __syncwarp();
+    if (lane_of() == 0) shared_store32(range_place(c) + 12, (uint32_t)small);
     __syncwarp();
 }
 static __device__ __forceinline__ struct range recall_range(const struct state *c) {
     const uint4 x = shared_load128(range_place(c));
-    return {(int)x.x, (int)x.y, (int)x.z};
+    return {(int)x.x, (int)x.y, (int)x.z, (int)x.w};
 }
 
 /* Scores of the keys of key tile n that a row of the thread does not see. Returns the column from which on no row of
@@ -149,7 +155,7 @@ static __device__ __forceinline__ int hide(const struct kp_sdpa_fwd *p, const st
     const int low = first_key(p, &w, i0 + 15) - n * KEYS, high = end_key(p, &w, i0) - n * KEYS;
     const int end = end_key(p, &w, i0 + 15) - n * KEYS;
 #pragma unroll
-    for (int x0 = 0; x0 < N_S; x0 += 16) { /* 32 columns */
+    for (int x0 = 0; x0 < N_S; x0 += 16) {                  /* 32 columns */
         if (2 * x0 >= low && 2 * x0 + 32 <= high) continue; /* every row of the warp sees them all */
         if (!all && x0 > 0 && 2 * x0 >= end) continue;
 #pragma unroll
@@ -161,14 +167,16 @@ static __device__ __forceinline__ int hide(const struct kp_sdpa_fwd *p, const st
     return end;
 }
 
-/* Softcap and ALiBi of key tile n. */
-static __device__ __forceinline__ void modify(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
-    if (p->in.softcap > 0) cap_products(p, s);
-    if (!p->in.alibi_form) return;
+/* Softcap and ALiBi of key tile n. Returns struct range's `small`. */
+static __device__ __forceinline__ int modify(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S], int n) {
+    int small = 0;
+    if (p->in.softcap > 0) small = cap_products(p, s);
+    if (!p->in.alibi_form) return small;
     const struct work w = work_of(c, q_tile_of(c));
     const int i = w.row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
     const int diagonal = i + w.off - n * KEYS - 2 * (lane_of() & 3), both[2] = {diagonal, diagonal + 8};
     add_alibi(p, s, both, recall_slope(c->shared + WORK + 64 * q_tile_of(c)));
+    return 0;
 }
 
 static __device__ __forceinline__ void grow(struct state *c, const float growth[2]) {
@@ -209,7 +217,7 @@ static __device__ __forceinline__ uint64_t take_keys(const struct state *c, uint
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, int inner0,
                                                   int inner1, float s[N_S], uint32_t pr[N_P]) {
     int seen = KEYS;
-    if (SCORE_MOD) modify(p, c, s, n);
+    if (SCORE_MOD) keep_small(c, modify(p, c, s, n));
     if (n < inner0 || n >= inner1) seen = hide(p, c, s, n, 0);
     softmax_first(s, pr, &c->rows, c->unit, seen);
 }
@@ -238,18 +246,20 @@ static __device__ __forceinline__ void products_again(const struct state *c, flo
 }
 
 /* A score of key tile n, the CTA's latest, has passed the maximum in use, or there was none yet: the maxima are raised
- * and P is made to fit. Where it has overflowed, or may have vanished, it is computed again. */
+ * and P is made to fit. Where it has overflowed, or may have vanished, or a score was not as small as cap_ahead took it
+ * to be (large), it is computed again. */
 static __device__ __forceinline__ void pass_maximum(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
-                                                    float sum[2], float growth[2]) {
+                                                    float sum[2], float growth[2], int large) {
     float most[2];
     largest_p(s, most);
-    int again = 0;
+    int again = SCORE_MOD && large;
 #pragma unroll
     for (int r = 0; r < 2; r++) again |= !(most[r] <= P_MOST) || (c->rows.m[r] == -INF && most[r] < P_LEAST);
     if (!__any_sync(~0u, again)) {
         raise_after(s, &c->rows, sum, most, growth);
         return;
     }
+    if (SCORE_MOD && __any_sync(~0u, large)) keep_small(c, 0);
     products_again(c, s);
     if (SCORE_MOD) modify(p, c, s, n);
     hide(p, c, s, n, 1);
@@ -276,11 +286,12 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     wgmma_hold(s, N_S);
     const struct range range = recall_range(c);
     const int edge = n < range.inner0 || n >= range.inner1;
-    int grows;
-    if (SCORE_MOD && cap_is_small(p, c->rows.m, s, c->unit, edge)) {
-        cap_small(p, s, c->rows.m, c->unit);
+    int grows, large = 0;
+    if (SCORE_MOD && range.small && !edge) {
+        const float from[2] = {c->rows.m[0] == -INF ? 0 : c->rows.m[0], c->rows.m[1] == -INF ? 0 : c->rows.m[1]};
+        large = cap_ahead(p, s, from, c->unit) >= 0;
         exponentials(s, sum);
-        grows = __any_sync(~0u, sum[0] > P_MOST); /* never: it orders the wait */
+        grows = __any_sync(~0u, large || passed(&c->rows, sum, p->slack == 0));
     } else {
         if (SCORE_MOD) modify(p, c, s, n);
         if (rare(edge)) hide(p, c, s, n, 1);
@@ -289,7 +300,7 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     wgmma_wait_if(grows); /* the exponentials overlap with P V */
     wgmma_hold(c->o, N_O);
     c->count = (uint32_t)recompute((int)c->count); /* what was derived of it need not be kept */
-    if (rare(grows)) pass_maximum(p, c, n, s, sum, growth);
+    if (rare(grows)) pass_maximum(p, c, n, s, sum, growth, large);
     free_keys(c);
     free_values(c, tiles_of(c) - 1);
     if (Q_TILES == 1 && n == recall_range(c).first) arrive_warp(c, Q_FREE + 8 * (q_tile_of(c) % Q_TILES));
@@ -375,7 +386,7 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
     const int upper = work.row0 + 64 * c->wg;
     const int inner0 = (first_key(p, &work, upper + 63) + KEYS - 1) / KEYS; /* rows past the end are not looked at */
     const int inner1 = max(end_key(p, &work, upper), 0) / KEYS;
-    keep_range(c, {own.first, inner0, inner1});
+    keep_range(c, {own.first, inner0, inner1, 0});
     c->rows.m[0] = c->rows.m[1] = -INF;
     if (own.end == work.first + work.n_tiles) clear_first(p, c, &work);
 #pragma unroll
@@ -462,8 +473,8 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     /* Even lanes do row i, odd ones row i + 8. */
     const float sums[2] = {quad_sum(c->rows.l[0]), quad_sum(c->rows.l[1])};
     const int odd = lane_of() & 1;
-    const float own = finish_row(p, w, i + 8 * odd, odd ? c->rows.m[1] : c->rows.m[0], odd ? sums[1] : sums[0],
-                                 (lane_of() & 2) == 0);
+    const float own =
+        finish_row(p, w, i + 8 * odd, odd ? c->rows.m[1] : c->rows.m[0], odd ? sums[1] : sums[0], (lane_of() & 2) == 0);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         factor[r] = __shfl_sync(~0u, own, (lane_of() & 28) + r);

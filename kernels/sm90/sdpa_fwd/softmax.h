@@ -116,9 +116,14 @@ static __device__ __forceinline__ void softmax_exact(float s[N_S], struct rows *
     exponentials(s, sum);
 }
 
+/* P may not stay as it is: its sums tell that a score lies far above its maximum, or there is no maximum yet. exact: no
+ * score may lie above its maximum. */
+static __device__ __forceinline__ int passed(const struct rows *rows, const float sum[2], int exact) {
+    return exact || rows->m[0] == -INF || rows->m[1] == -INF || sum[0] > PASSED || sum[1] > PASSED;
+}
+
 /* The same against the maxima in use, whatever the scores are: to look for the largest one would keep the exponentials
- * waiting, and take an instruction in five. Returns nonzero where P may not stay so: its sums tell that a score lies
- * far above its maximum, or there is no maximum yet. exact: no score may lie above its maximum. */
+ * waiting, and take an instruction in five. Returns nonzero where P may not stay so. */
 static __device__ __forceinline__ int softmax_ahead(float s[N_S], const struct rows *rows, float sum[2], float unit,
                                                     int exact) {
     const float from[2] = {rows->m[0] == -INF ? 0 : rows->m[0], rows->m[1] == -INF ? 0 : rows->m[1]};
@@ -126,7 +131,7 @@ static __device__ __forceinline__ int softmax_ahead(float s[N_S], const struct r
 #pragma unroll
     for (int x = 0; x < N_S; x++) s[x] = exp2_fast(__fmaf_rn(s[x], unit, -from[x >> 1 & 1])), part[x & 3] += s[x];
     sum[0] = part[0] + part[1], sum[1] = part[2] + part[3];
-    return exact || rows->m[0] == -INF || rows->m[1] == -INF || sum[0] > PASSED || sum[1] > PASSED;
+    return passed(rows, sum, exact);
 }
 
 /* The largest P of each row. */
