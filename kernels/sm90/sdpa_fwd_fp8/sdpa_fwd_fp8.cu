@@ -79,11 +79,16 @@ static __device__ __forceinline__ void start_values(struct state *c, const uint3
 
 /* ------------------------------------------------------------------ scores ------------------------- */
 
-/* Scores of key tile n that the thread's rows do not see; nothing where all of the warpgroup's rows see all keys. */
+/* Do all of the warpgroup's rows see all keys of key tile n? */
+static __device__ __forceinline__ int all_seen(const struct kp_sdpa_fwd *p, const struct state *c, int n) {
+    const struct work *w = &c->work;
+    const int upper = w->row0 + 64 * c->wg, key0 = n * KEYS;
+    return first_key(p, w, upper + 63) <= key0 && end_key(p, w, upper) >= key0 + KEYS;
+}
+/* Scores of key tile n that the thread's rows do not see. */
 static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const struct state *c, float y[N_S], int n) {
     const struct work *w = &c->work;
     const int upper = w->row0 + 64 * c->wg, key0 = n * KEYS;
-    if (first_key(p, w, upper + 63) <= key0 && end_key(p, w, upper) >= key0 + KEYS) return;
     const int first = key0 + lane_of() % 4 * 2, i = upper + 16 * warp_of() + lane_of() / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) hide_keys(y, r, first_key(p, w, i + 8 * r) - first, end_key(p, w, i + 8 * r) - first);
@@ -93,7 +98,7 @@ static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const s
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, float s[N_S], int n) {
     float growth[2];
     relate(s, &c->rows, c->unit);
-    hide(p, c, s, n);
+    if (!all_seen(p, c, n)) hide(p, c, s, n);
     follow(s, &c->rows, growth);
     exponentials(s, c->rows.l);
 }
@@ -119,11 +124,13 @@ static __device__ __forceinline__ void products_again(const struct state *c, flo
     }
 }
 
-/* A score of key tile n has passed m by more than it may, or there was none yet: m follows. P that may have overflowed
- * is formed again. */
+/* A score of key tile n may lie too far above m, or there was none yet: m follows. P that may have overflowed is formed
+ * again. */
 static __device__ __forceinline__ void pass(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
-                                            float sum[2], const float most[2], float growth[2]) {
-    if (!__any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF || fmaxf(most[0], most[1]) > FAR)) {
+                                            float sum[2], float growth[2]) {
+    float most[2];
+    largest_p(s, most);
+    if (!__any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF || fmaxf(most[0], most[1]) > P_MOST)) {
         follow_after(s, &c->rows, sum, most, growth);
         return;
     }
@@ -145,17 +152,18 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     start_values(c, pr, c->tile - 1);
     wgmma_wait(1);
     wgmma_hold(s, N_S);
-    float most[2];
-    relate(s, &c->rows, c->unit);
-    hide(p, c, s, n);
-    largest_of(s, most);
-    exponentials(s, sum);
-    const int grows = __any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF ||
-                                          fmaxf(most[0], most[1]) > (p->slack > 0 ? SLACK : LIFT));
+    int grows;
+    if (__builtin_expect(!all_seen(p, c, n), 0)) {
+        relate(s, &c->rows, c->unit);
+        hide(p, c, s, n);
+        grows = __any_sync(~0u, exponentials_ahead(s, &c->rows, sum, p->slack == 0));
+    } else {
+        grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, c->unit, p->slack == 0));
+    }
     if (__builtin_expect(grows, 0)) asm volatile("nanosleep.u32 1;" ::: "memory"); /* as in wgmma_wait_after */
     wgmma_wait(0);
     wgmma_hold(c->o, N_O);
-    if (__builtin_expect(grows, 0)) pass(p, c, n, s, sum, most, growth);
+    if (__builtin_expect(grows, 0)) pass(p, c, n, s, sum, growth);
     arrive_warp(c, K_FREE + 8 * stage_of(c->tile));
     arrive_warp(c, V_FREE + 8 * stage_of(c->tile - 1));
     round_p(s, pr);
