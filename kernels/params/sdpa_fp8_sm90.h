@@ -16,9 +16,9 @@ struct kp_sdpa_fwd_fp8_sm90_config {
     const char *symbol;
     int32_t dim, groups, keys, stages;
 };
-/* Two tiles each of Q and V and `stages` of K, in rows of 128 bytes; `stages` of V transposed; barriers; work of two
- * tiles of rows. */
+/* Two tiles each of Q and V, `stages` of K and of V transposed, in rows of 128 bytes; barriers; work of two tiles of
+ * rows. */
 #define KP_SDPA_FP8_SM90_SHARED(dim, groups, keys, stages)                                                             \
-    (128 * (128 * (groups) + (2 + (stages)) * (keys)) + (dim) * (stages) * (keys) + 320)
+    (128 * (128 * (groups) + (2 + (stages)) * (keys) + (stages) * (dim)) + 320)
 #define KP_SDPA_FP8_SM90_THREADS(groups) (128 * (groups) + 128)
 #endif

@@ -23,19 +23,23 @@ static __device__ __forceinline__ void wgmma_e4m3_n128(float *d, const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* The same with A in shared memory, plus d if accumulate. */
-static __device__ __forceinline__ void wgmma_e4m3_shared(float *d, uint64_t a, uint64_t b, int accumulate) {
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
-                 "{" WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 "}, %64, %65, p, 1, 1;\n}"
-                 : WGMMA_SUMS_128
-                 : "l"(a), "l"(b), "r"(accumulate));
-}
+/* n columns with A in shared memory, plus d if accumulate. */
+#define WGMMA_E4M3_SHARED(N, REGS, SUMS, A, B, P)                                                                      \
+    static __device__ __forceinline__ void wgmma_e4m3_shared_n##N(float *d, uint64_t a, uint64_t b, int accumulate) {  \
+        asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #P ", 0;\n wgmma.mma_async.sync.aligned.m64n" #N           \
+                     "k32.f32.e4m3.e4m3 {" REGS "}, %" #A ", %" #B ", p, 1, 1;\n}"                                     \
+                     : SUMS                                                                                            \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                               \
+    }
+#define WGMMA_SUMS_96 WGMMA_D32(d, 0), WGMMA_D16(d, 32)
+WGMMA_E4M3_SHARED(96, WGMMA_R0 WGMMA_R1 WGMMA_R2, WGMMA_SUMS_96, 48, 49, 50)
+WGMMA_E4M3_SHARED(128, WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3, WGMMA_SUMS_128, 64, 65, 66)
 
 /* Four numbers rounded to e4m3, the first one lowest; beyond 448 they are 448, and NaN is NaN. */
 static __device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {
     uint32_t x;
-    asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-        " mov.b32 %0, {low, high};\n}"
+    asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        " cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n mov.b32 %0, {low, high};\n}"
         : "=r"(x)
         : "f"(a), "f"(b), "f"(c), "f"(d));
     return x;

@@ -38,7 +38,6 @@ struct state {
     float unit;                    /* log2 units of a product */
     float o[N_O];                  /* 64 x DIM_V: see wgmma.h */
     struct rows rows;
-    struct work work;
 };
 
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) % 32; }
@@ -60,7 +59,10 @@ static __device__ __forceinline__ void start_scores(const struct state *c, float
     wgmma_hold(s, N_S);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < DIM / 32; kk++) wgmma_e4m3_shared(s, desc_step(q, 32 * kk), desc_step(k, 32 * kk), kk > 0);
+    for (int kk = 0; kk < DIM / 32; kk++) {
+        if (KEYS == 96) wgmma_e4m3_shared_n96(s, desc_step(q, 32 * kk), desc_step(k, 32 * kk), kk > 0);
+        if (KEYS == 128) wgmma_e4m3_shared_n128(s, desc_step(q, 32 * kk), desc_step(k, 32 * kk), kk > 0);
+    }
     wgmma_commit();
 }
 /* Start O += P V of the key tile number x. */
@@ -79,26 +81,37 @@ static __device__ __forceinline__ void start_values(struct state *c, const uint3
 
 /* ------------------------------------------------------------------ scores ------------------------- */
 
-/* Do all of the warpgroup's rows see all keys of key tile n? */
-static __device__ __forceinline__ int all_seen(const struct kp_sdpa_fwd *p, const struct state *c, int n) {
-    const struct work *w = &c->work;
-    const int upper = w->row0 + 64 * c->wg, key0 = n * KEYS;
-    return first_key(p, w, upper + 63) <= key0 && end_key(p, w, upper) >= key0 + KEYS;
+static __device__ __forceinline__ uint32_t work_place(const struct state *c) {
+    return c->shared + WORK + WORK_BYTES * (c->q_tile & 1);
+}
+/* What of the work tells which keys a row sees; it is read where it is wanted, since registers are few. */
+static __device__ __forceinline__ struct work recall_edges(const struct state *c) {
+    const uint32_t place = work_place(c);
+    struct work w;
+    w.row0 = (int)shared_load32(place + 8), w.off = (int)shared_load32(place + 12);
+    w.seq.sk = (int)shared_load32(place + 20);
+    return w;
+}
+/* Is a key of key tile n hidden from any of the warpgroup's rows? */
+static __device__ __forceinline__ int has_hidden(const struct kp_sdpa_fwd *p, const struct state *c, int n) {
+    const struct work w = recall_edges(c);
+    const int upper = w.row0 + 64 * c->wg, key0 = n * KEYS;
+    return first_key(p, &w, upper + 63) > key0 || end_key(p, &w, upper) < key0 + KEYS;
 }
 /* Scores of key tile n that the thread's rows do not see. */
 static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const struct state *c, float y[N_S], int n) {
-    const struct work *w = &c->work;
-    const int upper = w->row0 + 64 * c->wg, key0 = n * KEYS;
-    const int first = key0 + lane_of() % 4 * 2, i = upper + 16 * warp_of() + lane_of() / 4;
+    const struct work w = recall_edges(c);
+    const int first = n * KEYS + lane_of() % 4 * 2, i = w.row0 + 64 * c->wg + 16 * warp_of() + lane_of() / 4;
 #pragma unroll
-    for (int r = 0; r < 2; r++) hide_keys(y, r, first_key(p, w, i + 8 * r) - first, end_key(p, w, i + 8 * r) - first);
+    for (int r = 0; r < 2; r++) hide_keys(y, r, first_key(p, &w, i + 8 * r) - first, end_key(p, &w, i + 8 * r) - first);
 }
 
 /* P of the first key tile, n, whose products are there. */
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, float s[N_S], int n) {
     float growth[2];
-    relate(s, &c->rows, c->unit);
-    if (!all_seen(p, c, n)) hide(p, c, s, n);
+    const float from[2] = {0, 0}; /* there is no m yet */
+    relate(s, from, c->unit);
+    if (has_hidden(p, c, n)) hide(p, c, s, n);
     follow(s, &c->rows, growth);
     exponentials(s, c->rows.l);
 }
@@ -130,12 +143,13 @@ static __device__ __forceinline__ void pass(const struct kp_sdpa_fwd *p, struct 
                                             float sum[2], float growth[2]) {
     float most[2];
     largest_p(s, most);
-    if (!__any_sync(~0u, c->rows.m[0] == -INF || c->rows.m[1] == -INF || fmaxf(most[0], most[1]) > P_MOST)) {
+    if (!__any_sync(~0u, fmaxf(most[0], most[1]) > P_MOST)) {
         follow_after(s, &c->rows, sum, most, growth);
         return;
     }
+    const float from[2] = {reference(c->rows.m[0]), reference(c->rows.m[1])};
     products_again(c, s);
-    relate(s, &c->rows, c->unit);
+    relate(s, from, c->unit);
     hide(p, c, s, n);
     follow(s, &c->rows, growth);
     exponentials(s, sum);
@@ -150,13 +164,14 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     c->tile++;
     start_scores(c, s, c->tile);
     start_values(c, pr, c->tile - 1);
+    const int edge = has_hidden(p, c, n);
     wgmma_wait(1);
     wgmma_hold(s, N_S);
     int grows;
-    if (__builtin_expect(!all_seen(p, c, n), 0)) {
-        relate(s, &c->rows, c->unit);
+    if (__builtin_expect(edge, 0)) {
+        relate(s, c->rows.m, c->unit);
         hide(p, c, s, n);
-        grows = __any_sync(~0u, exponentials_ahead(s, &c->rows, sum, p->slack == 0));
+        grows = __any_sync(~0u, exponentials_ahead(s, sum, p->slack == 0));
     } else {
         grows = __any_sync(~0u, softmax_ahead(s, &c->rows, sum, c->unit, p->slack == 0));
     }
@@ -179,8 +194,8 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
 static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, struct state *c) {
     float s[N_S];
     uint32_t pr[N_P];
-    const int last = c->work.first + c->work.n_tiles - 1;
-    c->rows.m[0] = c->rows.m[1] = -INF;
+    const int last = (int)shared_load32(work_place(c)) + (int)shared_load32(work_place(c) + 4) - 1;
+    c->rows.m[0] = c->rows.m[1] = NONE;
 #pragma unroll
     for (int x = 0; x < N_O; x++) c->o[x] = 0;
     start_scores(c, s, c->tile);
@@ -190,7 +205,7 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
     first_tile(p, c, s, last);
     round_p(s, pr);
 #pragma unroll 1
-    for (int n = last - 1; n >= c->work.first; n--) next_tile(p, c, n, s, pr);
+    for (int n = last - 1; n >= (int)shared_load32(work_place(c) + 4); n--) next_tile(p, c, n, s, pr);
     start_values(c, pr, c->tile);
     wgmma_wait(0);
     wgmma_hold(c->o, N_O);
@@ -220,12 +235,13 @@ static __device__ __forceinline__ void store_pair(const struct kp_sdpa_fwd *p, i
 
 /* Divide, round and write the warpgroup's rows. */
 static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, struct state *c, float v_scale) {
-    const struct work *w = &c->work;
+    const struct work work = recall_work(work_place(c)), *w = &work;
     const int t = lane_of() & 3, i0 = w->row0 + 64 * c->wg + 16 * warp_of(), i = i0 + (lane_of() >> 2);
     const float lowered = exp2_fast(-LIFT);
     float factor[2], zero[2] = {0, 0}; /* NaN if a sum of the row is not finite */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
+        if (c->rows.m[r] == NONE) c->rows.m[r] = -INF;
         const float f = finish_row(p, w, i + 8 * r, c->rows.m[r] + LIFT, quad_sum(c->rows.l[r]) * lowered, t == 0);
         factor[r] = f < 0 ? 0 : f * lowered * v_scale;
         const int64_t row = row_at(w, &p->out, i + 8 * r) + 2 * t;
@@ -249,14 +265,11 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint
     c.wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
 #pragma unroll 1
     for (c.q_tile = 0;; c.q_tile++) {
-        const uint32_t place = shared + WORK + WORK_BYTES * (c.q_tile & 1);
         mbar_wait(shared + Q_FULL + 8 * (c.q_tile & 1), c.q_tile >> 1 & 1);
-        c.work = recall_work(place);
-        if (c.work.n_tiles < 0) break;
-        c.unit = __uint_as_float(shared_load32(place + 48));
+        if ((int)shared_load32(work_place(&c)) < 0) break;
+        c.unit = __uint_as_float(shared_load32(work_place(&c) + 48));
         loop_keys(p, &c);
-        c.work = recall_work(place); /* of which little has been kept in registers */
-        finish_rows(p, &c, __uint_as_float(shared_load32(place + 52)));
+        finish_rows(p, &c, __uint_as_float(shared_load32(work_place(&c) + 52)));
         arrive_warp(&c, Q_FREE + 8 * (c.q_tile & 1));
     }
 }
@@ -278,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
     }
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
-        registers_fewer<40>();
+        registers_fewer<GROUPS == 3 ? 56 : 40>();
         if (threadIdx.x < CONSUMERS + 32)
             produce(&kp, shared);
         else if (threadIdx.x < CONSUMERS + 32 + 32 * TRANSPOSERS)
@@ -286,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
         else
             fill_empty(&kp.maps);
     } else {
-        registers_more<232>();
+        registers_more<GROUPS == 3 ? 152 : 232>();
         consume(&kp.maps.fwd, shared);
     }
 }

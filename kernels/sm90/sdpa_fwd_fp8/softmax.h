@@ -13,19 +13,19 @@
 
 /* log2 units; LEAST: smallest factor of a rescale */
 constexpr float LIFT = 4, LEAST = -126;
+constexpr float NONE = -0x1p100f; /* m without a key yet: P of a first one is infinite, and formed again */
 /* of P; P_MOST: the largest one by which P is scaled; others are formed again. */
 constexpr float MOST = 448, P_MOST = 0x1p100f;
 
-/* Of rows g and g + 8 of the warp: what P is relative to (-inf: no key yet), and this thread's sum of P. */
+/* Of rows g and g + 8 of the warp: what P is relative to (NONE: no key yet), and this thread's sum of P. */
 struct rows {
     float m[2], l[2];
 };
 
-static __device__ __forceinline__ float reference(float m) { return m == -INF ? 0 : m; }
+static __device__ __forceinline__ float reference(float m) { return m == NONE ? 0 : m; }
 
-/* Products become scores relative to m. */
-static __device__ __forceinline__ void relate(float s[N_S], const struct rows *rows, float unit) {
-    const float from[2] = {reference(rows->m[0]), reference(rows->m[1])};
+/* Products become scores relative to `from`. */
+static __device__ __forceinline__ void relate(float s[N_S], const float from[2], float unit) {
 #pragma unroll
     for (int x = 0; x < N_S; x++) s[x] = __fmaf_rn(s[x], unit, -from[x >> 1 & 1]);
 }
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void follow(float y[N_S], struct rows *rows, f
         const float from = reference(rows->m[r]), m = fmaxf(quad_max(largest) + from - LIFT, rows->m[r]);
         growth[r] = exp2_fast(fmaxf(rows->m[r] - m, LEAST));
         rows->m[r] = m;
-        const float rise = m == -INF ? 0 : m - from;
+        const float rise = m == NONE ? 0 : m - from;
 #pragma unroll
         for (int j = 0; j < N_S / 4; j++) y[4 * j + 2 * r] -= rise, y[4 * j + 2 * r + 1] -= rise;
     }
@@ -67,30 +67,27 @@ static __device__ __forceinline__ void exponentials(float y[N_S], float sum[2]) 
     sum_up(part, sum);
 }
 /* The sums of a tile's P, part, tell that m may have to follow. exact: it must not lie more than LIFT below a score. */
-static __device__ __forceinline__ int passed(const struct rows *rows, const float part[4], int exact) {
-    return exact || rows->m[0] == -INF || rows->m[1] == -INF || part[0] > MOST || part[1] > MOST || part[2] > MOST ||
-           part[3] > MOST;
+static __device__ __forceinline__ int passed(const float part[4], int exact) {
+    return exact || fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3])) > MOST;
 }
 /* Products to P in f32 against the m in use, whatever they are, and this thread's sums of P: to look for the largest
  * score would keep the exponentials waiting, and take an instruction in five. Returns nonzero where m may have to
  * follow. */
 static __device__ __forceinline__ int softmax_ahead(float s[N_S], const struct rows *rows, float sum[2], float unit,
                                                     int exact) {
-    const float from[2] = {reference(rows->m[0]), reference(rows->m[1])};
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int x = 0; x < N_S; x++) s[x] = exp2_fast(__fmaf_rn(s[x], unit, -from[x >> 1 & 1])), part[x & 3] += s[x];
+    for (int x = 0; x < N_S; x++) s[x] = exp2_fast(__fmaf_rn(s[x], unit, -rows->m[x >> 1 & 1])), part[x & 3] += s[x];
     sum_up(part, sum);
-    return passed(rows, part, exact);
+    return passed(part, exact);
 }
 /* The same of scores, relative to the m in use. */
-static __device__ __forceinline__ int exponentials_ahead(float y[N_S], const struct rows *rows, float sum[2],
-                                                         int exact) {
+static __device__ __forceinline__ int exponentials_ahead(float y[N_S], float sum[2], int exact) {
     float part[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int x = 0; x < N_S; x++) y[x] = exp2_fast(y[x]), part[x & 3] += y[x];
     sum_up(part, sum);
-    return passed(rows, part, exact);
+    return passed(part, exact);
 }
 
 /* The largest P of each row. */

@@ -20,25 +20,27 @@ static __device__ __forceinline__ void clear_keys(uint32_t x[4], int valid) {
     }
 }
 
-/* A warp's share of a tile of KEYS keys, of which `valid` exist: every TRANSPOSERS-th 32 of them. Lane 8 m + r gives
+/* A warp's share of a tile of KEYS keys, of which `valid` exist: a part of the columns. Lane 8 m + r gives
  * the address of row r of matrix m; rows of four even and four odd columns are in banks of their own, so that the
  * lanes from 16 on have their two columns in exchanged registers. */
 static __device__ __forceinline__ void transpose_values(uint32_t from, uint32_t to, int share, int valid) {
     const uint32_t lane = threadIdx.x % 32, r = lane % 8, m = lane / 8;
-    const uint32_t d = 2 * r + (m & 1 ^ r >> 2); /* of 16 columns */
+    const uint32_t d = 2 * r + (m & 1 ^ r >> 2);    /* of 16 columns */
+    constexpr int SHARE = DIM_V / 16 / TRANSPOSERS; /* chunks of 16 columns */
     const uint32_t first = lane < 16 ? 0x6420 : 0x7531, second = first ^ 0x1111;
 #pragma unroll 1
-    for (int group = share; group < KEYS / 32; group += TRANSPOSERS) {
+    for (int group = 0; group < KEYS / 32; group++) {
         const uint32_t keys = from + (uint32_t)group * 4096 + (8 * m + r) * 128;
         const uint32_t columns = to + d * 128 + ((2 * (uint32_t)group + m / 2 ^ d % 8) << 4);
-#pragma unroll 4
-        for (int chunk = 0; chunk < DIM_V / 16; chunk++) {
-            uint32_t x[4], y[4];
+#pragma unroll
+        for (int y = 0; y < SHARE; y++) {
+            const int chunk = share * SHARE + y;
+            uint32_t x[4], z[4];
             load_matrix4_trans(x, keys + ((chunk ^ r) << 4));
             if (valid < 32 * group + 32) clear_keys(x, valid - 32 * group);
-            y[0] = __byte_perm(x[0], x[1], first), y[1] = __byte_perm(x[0], x[1], second);
-            y[2] = __byte_perm(x[2], x[3], first), y[3] = __byte_perm(x[2], x[3], second);
-            store_matrix4(columns + 2048 * chunk, y);
+            z[0] = __byte_perm(x[0], x[1], first), z[1] = __byte_perm(x[0], x[1], second);
+            z[2] = __byte_perm(x[2], x[3], first), z[3] = __byte_perm(x[2], x[3], second);
+            store_matrix4(columns + 2048 * chunk, z);
         }
     }
 }

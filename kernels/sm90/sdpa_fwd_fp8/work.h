@@ -2,6 +2,9 @@
  * Part of sdpa_fwd_fp8.cu: configuration of the variant, and what stands where in shared memory. */
 #ifndef ATTN_SM90_SDPA_FWD_FP8_WORK_H
 #define ATTN_SM90_SDPA_FWD_FP8_WORK_H
+#if CFG_GROUPS == 3
+#define ATTN_OFFSETS_AHEAD 1 /* the copying warp has 32 registers */
+#endif
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/shared.h"
@@ -13,8 +16,8 @@ constexpr int CONSUMERS = 128 * GROUPS, TRANSPOSERS = 2; /* threads; warps */
 constexpr int R_STAGES = 2, STAGES = CFG_STAGES;
 constexpr int N_S = KEYS / 2, N_P = KEYS / 8, N_O = DIM_V / 2; /* registers of a thread: S, P, O */
 
-/* Rows of 128 bytes, whatever DIM is: 16-byte chunks of a column of V^T, or zeros past the columns that exist. */
-constexpr int Q_BYTES = ROWS * 128, K_BYTES = KEYS * 128, V_BYTES = DIM_V * KEYS;
+/* Rows of 128 bytes, whatever DIM and KEYS are: zeros past the columns that exist, or nothing past the keys of V^T. */
+constexpr int Q_BYTES = ROWS * 128, K_BYTES = KEYS * 128, V_BYTES = DIM_V * 128;
 constexpr int K_RING = 2 * Q_BYTES, R_RING = K_RING + STAGES * K_BYTES, V_RING = R_RING + R_STAGES * K_BYTES,
               BARRIERS = V_RING + STAGES * V_BYTES;
 /* mbarriers, one a tile: of R, V as it is in memory, and of V, transposed */
@@ -23,7 +26,7 @@ constexpr int Q_FULL = BARRIERS, Q_FREE = BARRIERS + 16, R_FULL = BARRIERS + 32,
               V_FREE = V_FULL + 8 * STAGES;
 constexpr int WORK = BARRIERS + 64 + 32 * 4,
               WORK_BYTES = 64; /* struct work (keep_work) of each tile of Q, then its factors */
-static_assert((DIM == 64 || DIM == 128) && KEYS == 128 && GROUPS == 2, "the products of products.h");
+static_assert((DIM == 64 || DIM == 128) && (KEYS == 128 || KEYS == 96) && GROUPS <= 3, "the products of products.h");
 static_assert(STAGES == 2 || STAGES == 4, "phases are counted by shifts");
 static_assert(WORK + 2 * WORK_BYTES == KP_SDPA_FP8_SM90_SHARED(DIM, GROUPS, KEYS, STAGES), "the host asks for as much");
 

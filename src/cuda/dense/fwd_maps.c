@@ -125,22 +125,28 @@ int attn_cuda_sdpa_fwd_refuses_strides(const attn_problem *p, const attn_args *a
 
 /* ------------------------------------------------------------------ estimate ----------------------- */
 
-/* Clocks of the CTA with the most to do: tiles of `rows` query rows, which take `ends` clocks, and `step` for each of
- * their tiles of 128 keys. */
-static double cta_clocks(const attn_problem *p, const struct attn_cuda_limits *l, double rows, double ends,
-                         double step) {
-    const int64_t n = attn_cuda_blocks(p->seq_q, (int64_t)rows), most = 64;
-    const double tiles = (double)n * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
+/* Tiles whose lengths differ are dealt in pairs where there are many heads: few of them are read at a time then, and
+ * their keys stay in the second-level cache. */
+enum { FEW_HEADS = 24 };
+
+double attn_cuda_sdpa_fwd_clocks(const attn_problem *p, const struct attn_cuda_limits *l,
+                                 const struct attn_cuda_row_clocks *row) {
+    const int64_t n = attn_cuda_blocks(p->seq_q, row->rows), most = 64;
+    const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
+    const double heads = (double)p->batch * (double)p->heads_q;
+    const double rounds = row->pairs && !even && heads > FEW_HEADS ? 2 * ceil(ceil((double)n / 2) * heads / l->n_sms)
+                                                                   : ceil((double)n * heads / l->n_sms);
     const double shift = attn_core_has(p, ATTN_BOTTOM_RIGHT) ? (double)(p->seq_k - p->seq_q) : 0;
     double sum = 0, longest = 0;
     const int64_t looked_at = attn_cuda_lesser(n, most);
     for (int64_t i = 0; i < looked_at; i++) {
-        const double upper = floor((double)i * (double)n / (double)looked_at) * rows,
-                     lower = fmin(upper + rows, (double)p->seq_q) - 1;
+        const double upper = floor((double)i * (double)n / (double)looked_at) * (double)row->rows,
+                     lower = fmin(upper + (double)row->rows, (double)p->seq_q) - 1;
         const double j0 = p->window_left < ATTN_CUDA_FAR ? upper + shift - (double)p->window_left : 0;
         const double j1 = p->window_right < ATTN_CUDA_FAR ? lower + shift + (double)p->window_right + 1 : INFINITY;
-        const double keys = ceil(fmin(j1, (double)p->seq_k) / 128) - floor(fmax(j0, 0) / 128);
-        const double clocks = ends + step * fmax(keys, 0);
+        const double keys =
+            ceil(fmin(j1, (double)p->seq_k) / (double)row->keys) - floor(fmax(j0, 0) / (double)row->keys);
+        const double clocks = row->ends + row->step * fmax(keys, 0);
         sum += clocks, longest = fmax(longest, clocks);
     }
     return looked_at > 0 ? fmax(sum / (double)looked_at * rounds, longest) : 1;
@@ -154,7 +160,10 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const int small = k->features == ATTN_CUDA_SM90A && c->dim == 64 && c->rows == 128 && !has_score_mod(k);
     const double dims = (double)(p->dim_qk + p->dim_v), rows = small ? 192 : c->rows;
     const double units = fmax(l->n_sms / c->ctas, 1), rate = c->flops * c->ctas; /* that take tiles: CTAs, or pairs */
-    const double ratio = small ? cta_clocks(p, l, 128, 2900, 2150) / cta_clocks(p, l, 192, 3700, 2730) : 1;
+    const double ratio =
+        small ? attn_cuda_sdpa_fwd_clocks(p, l, &(struct attn_cuda_row_clocks){128, 128, 2900, 2150, 0}) /
+                    attn_cuda_sdpa_fwd_clocks(p, l, &(struct attn_cuda_row_clocks){192, 128, 3700, 2730, 0})
+              : 1;
     const double row_tiles = (double)attn_cuda_blocks(p->seq_q, (int64_t)rows);
     const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / units);
     const double padded =
@@ -187,10 +196,6 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 }
 
 /* ------------------------------------------------------------------ launch ------------------------- */
-
-/* Tiles whose lengths differ are dealt in pairs where there are many heads: few of them are read at a time then, and
- * their keys stay in the second-level cache. */
-enum { FEW_HEADS = 24 };
 
 int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps) {
     struct kp_sdpa_fwd *kp = &maps->fwd;

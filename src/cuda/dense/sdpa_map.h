@@ -19,6 +19,16 @@ attn_status attn_cuda_sdpa_narrow_map(const struct attn_core_device *dev, const 
  * counts pairs of tiles over the lengths of packed sequences itself. */
 int64_t attn_cuda_sdpa_fwd_deal(int64_t rows, int counts_packed, const attn_problem *p, struct kp_sdpa_fwd_maps *maps);
 
+/* Clocks of the CTA with the most to do: `ends` for each tile of `rows` query rows, `step` for each tile of `keys` keys
+ * that it sees. pairs: tiles whose lengths differ are dealt in pairs, which are counted whole. */
+struct attn_cuda_row_clocks {
+    int64_t rows, keys;
+    double ends, step;
+    int pairs;
+};
+double attn_cuda_sdpa_fwd_clocks(const attn_problem *p, const struct attn_cuda_limits *l,
+                                 const struct attn_cuda_row_clocks *row);
+
 /* Forward: what all its rows refuse of a problem's size, tiles of `rows` query rows; and of the strides of q, k, v. */
 int attn_cuda_sdpa_fwd_refuse_size(int64_t rows, const attn_problem *p, struct attn_text *why);
 int attn_cuda_sdpa_fwd_refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role,
