@@ -215,13 +215,21 @@ static __device__ __forceinline__ void hide(const struct kp_sdpa *p, const struc
  * share. */
 constexpr int SERIAL = OWN_KEYS && DIM == 128;
 static __device__ __forceinline__ void unsplit_cells(float s[N_S], const uint32_t hi[N_P], const uint32_t lo[N_P],
-                                                  const float unit[2], uint32_t zero) {
+                                                     const float unit[2], uint32_t zero) {
 #pragma unroll
     for (int y = 0; y < N_P; y++) {
         const uint32_t a = hi[y] ^ zero, b = lo[y] ^ zero; /* else they are numbers while products are under way */
         s[2 * y] = (unpack16(KP_F16, a) + unpack16(KP_F16, b)) * unit[y & 1];
         s[2 * y + 1] = (unpack16(KP_F16, a >> 16) + unpack16(KP_F16, b >> 16)) * unit[y & 1];
     }
+}
+/* Slot x of a step whose first slot is `first`, found anew: four slots need not be kept. */
+static __device__ __forceinline__ uint32_t slot_of(uint32_t first, int x) {
+    const uint32_t slot = (uint32_t)recompute((int)first) + (uint32_t)x;
+    return slot < SLOTS ? slot : slot - SLOTS;
+}
+static __device__ __forceinline__ uint32_t slot_place(uint32_t shared, uint32_t first, int x) {
+    return shared + RING + slot_of(first, x) * HALF;
 }
 static __device__ __forceinline__ void release(uint32_t shared, uint32_t slot) {
     __syncwarp();
@@ -338,11 +346,11 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_bwd_f16x2 *k
                     }
                 }
                 const int own1 = own0 + 63, row1 = row + TILE - 1;
-                const int inner = own1 < own_end && row1 < other_end &&
-                                  (OWN_KEYS ? own1 - row - w->off <= p->in.window_right &&
-                                                  own0 - row1 - w->off >= -p->in.window_left
-                                            : row1 - own0 - w->off <= p->in.window_right &&
-                                                  row - own1 - w->off >= -p->in.window_left);
+                const int inner =
+                    own1 < own_end && row1 < other_end &&
+                    (OWN_KEYS
+                         ? own1 - row - w->off <= p->in.window_right && own0 - row1 - w->off >= -p->in.window_left
+                         : row1 - own0 - w->off <= p->in.window_right && row - own1 - w->off >= -p->in.window_left);
                 const uint32_t own_rows = shared + 8192 * (uint32_t)wg;
                 float s[N_S], d[N_S];
                 named_sync(TURN + wg, CONSUMERS);
@@ -355,25 +363,30 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_bwd_f16x2 *k
                 form_p(s, s_unit, &own, stats);
                 if (!inner) hide(&p->in, w, s, own_row, row);
                 if (SERIAL) {
+                    const uint32_t first = full[0];
                     float sum[COLS / 2];
                     split_cells(s, hi, lo, unit);
 #pragma unroll
                     for (int x = 0; x < ACROSS; x++) {
-                        start_part(sum, hi, lo, 0, x, slots[B], slots[B + 1]);
+                        start_part(sum, hi, lo, 0, x, slot_place(shared, first, B), slot_place(shared, first, B + 1));
                         wgmma_wait(0);
                         add_part(gb + x * COLS / 2, sum, unit, b[0]);
                     }
-                    start_scores(d, own_rows + 2 * OWN_HALF, slots[B], slots[B + 1]);
+                    start_scores(d, own_rows + 2 * OWN_HALF, slot_place(shared, first, B),
+                                 slot_place(shared, first, B + 1));
                     wgmma_wait(0);
                     wgmma_hold(d, N_S);
-                    release(shared, full[B]), release(shared, full[B + 1]);
+                    release(shared, slot_of(first, B)), release(shared, slot_of(first, B + 1));
                     unsplit_cells(s, hi, lo, unit, __float_as_uint(d[0]) == 0x7fc12345u); /* 0, known after d */
                     form_ds(s, d, d_unit, &own, stats);
-                    if (!inner) hide(&p->in, w, d, own_row, row); /* rows past a sequence may be NaN */
+                    if (!inner) { /* rows past a sequence may be NaN */
+                        const struct work again = recall_work(shared + WORK);
+                        hide(&p->in, &again, d, again.own0 + 64 * wg + 16 * warp_of(), (again.first + n) * TILE);
+                    }
                     split_cells(d, hi, lo, unit);
 #pragma unroll
                     for (int x = 0; x < ACROSS; x++) {
-                        start_part(sum, hi, lo, 0, x, slots[A], slots[A + 1]);
+                        start_part(sum, hi, lo, 0, x, slot_place(shared, first, A), slot_place(shared, first, A + 1));
                         wgmma_wait(0);
                         add_part(ga + x * COLS / 2, sum, unit, a[0]);
                     }
@@ -406,7 +419,11 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_bwd_f16x2 *k
                         add_part(ga + x % ACROSS * COLS / 2, sum[x], unit, a[x / ACROSS]);
                     }
                 }
-                release(shared, full[A]), release(shared, full[A + 1]);
+                if (SERIAL) {
+                    release(shared, slot_of(full[0], A)), release(shared, slot_of(full[0], A + 1));
+                } else {
+                    release(shared, full[A]), release(shared, full[A + 1]);
+                }
                 stats += 3 * STAT_BYTES;
                 if (stats == shared + BARRIERS) stats = shared + STATS;
             }
