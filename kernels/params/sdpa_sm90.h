@@ -35,8 +35,8 @@ struct kp_sdpa_bwd_sm90_config {
 
 #define KP_SDPA_SM90_ROWS(c)    (64 * (c).groups)
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)
-/* Tiles of Q, stages of K and V, barriers, work. */
+/* Tiles of Q, stages of K and V, barriers, work, how 32 sequences are dealt. */
 #define KP_SDPA_SM90_SHARED(c)                                                                                         \
-    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 2 * (c).stages * (c).keys * ((c).dim + (c).dim_v) + 448 +      \
+    (2 * (c).dim * (c).q_tiles * KP_SDPA_SM90_ROWS(c) + 2 * (c).stages * (c).keys * ((c).dim + (c).dim_v) + 960 +      \
      64 * (c).groups)
 #endif

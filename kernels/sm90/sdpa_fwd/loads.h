@@ -27,11 +27,11 @@ static __device__ __forceinline__ int next_work(const struct kp_sdpa_fwd_maps *m
     int head, tile, found;
     for (;;) {
         const int r = take_round(next);
-        found = GROUPS < 3 && maps->pairs && p->in.cu_seqlens_q ? tile_of_packed(p, r, next, &head, &tile)
-                                                                : tile_of_round(maps, r, &head, &tile);
+        found = deals_pairs(maps) ? tile_of_packed(p, r, next, &head, &tile) : tile_of_round(maps, r, &head, &tile);
         if (found < 0) break;
         if (found && work_of_tile(p, head, tile, w) && w->n_tiles > 0) return 1;
     }
+    *w = {}; /* what was in it need not be kept from round to round */
     w->n_tiles = -1;
     return 0;
 }
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_maps *ma
     const struct kp_sdpa_fwd *p = &maps->fwd;
     uint32_t count = 0; /* key tiles copied so far, times WORKS, and the tiles of Q, the rest by WORKS */
     struct work w;
-    first_round(shared + NEXT_ROUND);
+    first_round(maps, shared + NEXT_ROUND);
     next_work(maps, shared + NEXT_ROUND, &w);
     if (threadIdx.x % 32 == 0) {
         keep_work(shared + WORK, &w);
@@ -95,6 +95,7 @@ static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_maps *ma
         __syncwarp();
         if ((int)shared_load32(shared + WORK + 64 * (count % WORKS)) < 0) break;
         next_work(maps, shared + NEXT_ROUND, &w);
+        count = (uint32_t)recompute((int)count); /* what is derived of it need not be kept meanwhile */
         if (recompute((int)threadIdx.x) % 32 != 0) continue;
         const uint32_t q_tile = count % WORKS, q = q_tile % Q_TILES, next = shared + WORK + 64 * ((q_tile + 1) % WORKS);
         mbar_wait(shared + Q_FREE + 8 * q, q_tile / Q_TILES & 1 ^ 1);

@@ -27,8 +27,8 @@ constexpr int Q_FULL = BARRIERS, Q_FREE = BARRIERS + 16, K_FULL = BARRIERS + 32,
 constexpr int WORK = BARRIERS + 192, WORKS = 4; /* struct work of tile x of Q, packed (keep_work), at x % WORKS */
 constexpr int RANGES = WORK + 64 * WORKS;       /* of each compute warp: struct range */
 
-constexpr int NEXT_ROUND = BARRIERS + 160;  /* packed.h */
-constexpr int TURN = 1, VALUES_CLEARED = 4; /* named barriers; TURN has one a warpgroup */
+constexpr int NEXT_ROUND = BARRIERS + 160, DEALT = RANGES + 64 * GROUPS; /* packed.h */
+constexpr int TURN = 1, VALUES_CLEARED = 4;                              /* named barriers; TURN has one a warpgroup */
 static_assert(DIM % 64 == 0 && DIM_V % 64 == 0, "whole slices");
 static_assert(KEYS % 16 == 0 && GROUPS <= 3 && Q_TILES <= 2 && (STAGES == 2 || STAGES == 4), "products, barriers");
 
