@@ -287,7 +287,11 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     const struct range range = recall_range(c);
     const int edge = n < range.inner0 || n >= range.inner1;
     int grows, large = 0;
-    if (SCORE_MOD && range.small && !edge) {
+    if (SCORE_MOD && !CAP_AHEAD && cap_is_small(p, c->rows.m, s, c->unit, edge)) {
+        cap_small(p, s, c->rows.m, c->unit);
+        exponentials(s, sum);
+        grows = __any_sync(~0u, sum[0] > P_MOST); /* never: it orders the wait */
+    } else if (SCORE_MOD && CAP_AHEAD && range.small && !edge) {
         const float from[2] = {c->rows.m[0] == -INF ? 0 : c->rows.m[0], c->rows.m[1] == -INF ? 0 : c->rows.m[1]};
         large = cap_ahead(p, s, from, c->unit) >= 0;
         exponentials(s, sum);

@@ -38,10 +38,15 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_padding_refuse(dev, p, why);
 }
 
-/* Clocks of a row, of an H200 at 1.83 GHz: at both ends of a tile of query rows, and for each tile of its keys. */
-static void clocks_of(const struct kp_sdpa_fwd_fp8_sm90_config *c, double *ends, double *step) {
-    *ends = c->groups == 3 ? 14000 : 8500;
-    *step = c->dim == 64 ? (c->groups == 3 ? 2700 : 2085) : (c->groups == 3 ? 2440 : 2395);
+/* Clocks of a row, of an H200 at 1.83 GHz: at both ends of a tile of query rows, more where it has hidden keys, and for
+ * each tile of its keys. */
+static struct attn_cuda_row_clocks clocks_of(const struct kp_sdpa_fwd_fp8_sm90_config *c, int even) {
+    const struct attn_cuda_row_clocks d64 = {128, 128, even ? 6000 : 8000, 1832, 1},
+                                      d64_r192 = {192, 128, even ? 6400 : 21000, 2267, 1},
+                                      d128 = {128, 128, even ? 9000 : 12000, 2210, 1},
+                                      d128_r192 = {192, 96, even ? 12000 : 23000, 2220, 1};
+    if (c->dim == 64) return c->groups == 3 ? d64_r192 : d64;
+    return c->groups == 3 ? d128_r192 : d128;
 }
 
 /* The CTA with the most to do. Tiles whose lengths differ are dealt in pairs (attn_cuda_sdpa_fwd_deal). */
@@ -49,11 +54,10 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                        const struct attn_core_amount *amount) {
     const struct kp_sdpa_fwd_fp8_sm90_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    double ends, step;
+    const struct attn_cuda_row_clocks clocks =
+        clocks_of(c, p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR);
     (void)amount;
-    clocks_of(c, &ends, &step);
-    return 5e-6 +
-           attn_cuda_sdpa_fwd_clocks(p, l, &(struct attn_cuda_row_clocks){rows_of(c), c->keys, ends, step, 1}) / 1.83e9;
+    return 5e-6 + attn_cuda_sdpa_fwd_clocks(p, l, &clocks) / 1.83e9;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
