@@ -55,9 +55,9 @@ static __device__ __forceinline__ int cap_products(const struct kp_sdpa_fwd *p, 
 }
 
 constexpr int CAP_AHEAD = DIM > 64;
-/* D 64: products are looked at first, which costs two compute warpgroups less than cap_ahead does (H200, 8k causal: 330
- * TFLOP/s against 322). Products s of which the cap alone is wanted, all of the warp's small, and none above the maximum in use by more than
- * `slack`: |s| is compared, for both. */
+/* D 64: products are looked at first, which costs its rows less than cap_ahead does (H200, 8k causal: 330 TFLOP/s
+ * against 322). Products s of which the cap alone is wanted, all of the warp's small, and none above the maximum in use
+ * by more than `slack`: |s| is compared, for both. */
 constexpr float CAP_SMALL = 0.2f;
 static __device__ __forceinline__ int cap_is_small(const struct kp_sdpa_fwd *p, const float m[2], const float s[N_S],
                                                    float unit, int edge) {
