@@ -484,6 +484,9 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)
+    # Values of one column: queries share what the parts of a key's number leave, and what is cut off has the sign of dP.
+    attn_sim_check(check_one_column sdpa_bwd_f16x2_sm90_f32_d64 247884676230751
+                   "sdpa_bwd hq=8 sq=4 sk=784 d=1 f32 right=64 align=16" ATTNSIM_MMA=h100)
     # A dout of one number on values of one sign: dP and Delta are 500 times their difference.
     attn_sim_check(check_truncated_dp mla_bwd_sm80_f16_d576_h16 20436340687321
                    "mla_bwd hq=1 sq=8 sk=20 d=576 topk=65 f16 causal dlse q_start=36 group=8" ATTNSIM_MMA=h100)

@@ -90,14 +90,15 @@ struct work {
     const struct check_case *c;
     struct line line;
     double *norm_q, *norm_k, *norm_v, *norm_o, *norm_do;
-    /* Noise of one row of dout, which all queries share, or of v, which all keys share: added up along q or k. */
+    /* Noise of one row of dout or one column of v, which all queries share, or of one row of v, which all keys share:
+     * added up along q or k. */
     double *along_q, *squares, *along_k; /* rows like dk's; the same without direction; one row */
     struct steps *steps;                 /* of a head's dS with each key */
     double *few_steps;                   /* of all heads: what roundings() takes */
     double *lost_k;                      /* dk's rows: plain sum of what they lose */
     double *alike_k, *alike_q;           /* of it what may err in one direction: vectors; of a row of dq */
     double bound_ds;                     /* of the key head, which f16 rows make its factor of; else 0 */
-    bool one_dout, one_v;
+    bool one_dout, one_v, one_column;
     double heads_alike;        /* heads of a group that share rows of dout one by one, else 1 */
     bool keys_alike, ds_alike; /* roundings of P, and of dS, of the keys of a row */
     double *part;              /* of a sum of values */
@@ -420,8 +421,9 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         pull += prob * w->norm_k[key] * fabs(w->scale) * l->bend[j]; /* delta's own error moves all keys together */
         if (isfinite(f))
             dk->terms[key] += f * f, dk->roundings[key] += fabs(f), add_step(&w->steps[key], flat, fabs(f));
-        if (isfinite(s)) *(w->one_dout ? &w->squares[key] : &dk->noise[key]) += w->heads_alike * s * s;
-        if (isfinite(s) && w->one_dout) axpy(w->along_q + key * d, size, q, d);
+        const bool shared = w->one_dout || w->one_column;
+        if (isfinite(s)) *(shared ? &w->squares[key] : &dk->noise[key]) += w->heads_alike * s * s;
+        if (isfinite(s) && shared) axpy(w->along_q + key * d, copysign(size, dp), q, d);
         if (isfinite(o)) dvw->terms[key] += o * o, dvw->roundings[key] += o;
         dk->kind[key] = dvw->kind[key] = CHECK_ROW_NORMAL;
         dk->score[key] = fmax(dk->score[key], l->score);
@@ -448,7 +450,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     }
 }
 
-/* All queries that share their row of dout are done: one summand of each key's noise. */
+/* All queries that share their row of dout, or see the same number of v, are done: one summand of each key's noise. */
 static void flush_shared(struct work *w, struct check_want *dk) {
     for (int64_t key = 0; key < dk->rows; key++) {
         double x = take_square(w->along_q + key * dk->cols, dk->cols);
@@ -565,6 +567,7 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
         if (!inputs_only) start_kinds(c);
         bool heads_too = backward && is_one_row(c, ATTN_ROLE_DOUT, 2);
         w.one_dout = backward && is_one_row(c, ATTN_ROLE_DOUT, 1), w.one_v = is_one_row(c, ATTN_ROLE_V, 1);
+        w.one_column = backward && p->dim_v == 1;
         w.heads_alike = heads_too && !w.one_dout ? (double)(p->heads_q / p->heads_k) : 1;
         w.keys_alike = are_alike(c, ATTN_ROLE_K, ATTN_ROLE_V, 1);
         w.ds_alike =
@@ -578,7 +581,8 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
                         backward_row(&w, c, b, h, i);
                     else
                         forward_row(&w, c, b, h, i, inputs_only);
-                if (w.one_dout && (!heads_too || h + 1 == p->heads_q)) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
+                if (w.one_column ? (h + 1) % group == 0 : w.one_dout && (!heads_too || h + 1 == p->heads_q))
+                    flush_shared(&w, &c->want[ATTN_ROLE_DK]);
                 if (backward && w.dtype) flush_steps(&w, &c->want[ATTN_ROLE_DK]);
             }
         for (int64_t r = 0; backward && r < dk->rows; r++)
