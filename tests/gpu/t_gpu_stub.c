@@ -364,17 +364,17 @@ static void lists_joined_on_sm100(void **state) {
     (void)state;
     static const char fwd[] = "attn_mla_fwd_joined_sm100_bf16_d576", dist[] = "attn_dist_joined_sm100_bf16_d576";
     if (!attn_cuda_variant_find(fwd) || !attn_cuda_variant_find(dist) ||
-        !attn_cuda_variant_find("attn_mla_join_sm90_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm90_i32_g2"))
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
         skip();
     setenv("CUDA_STUB_DEVICES", "100", 1);
-    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=100 sk=1000 d=576 topk=64 bf16", "join_sm90_i32_g8, main 26, ");
+    assert_launches("50000000", fwd, "mla_fwd hq=16 sq=100 sk=1000 d=576 topk=64 bf16", "join_sm80_i32_g8, main 26, ");
     assert_launches("50000000", fwd, "mla_fwd hq=16 sq=6000 sk=1000 d=576 topk=2048 bf16",
-                    "join_sm90_i32_g8, main 132, join_sm90_i32_g8, main 132, ");
+                    "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
     assert_launches("50000000", fwd, "mla_fwd hq=64 sq=100 sk=1000 d=576 topk=64 bf16 group=2", "main 100, ");
     assert_launches("50000000", dist, "dist hq=16 sq=100 sk=1000 d=576 topk=64 bf16 dist_norm=l1",
-                    "join_sm90_i32_g8, main 26, finish_smxx_joined_dist, ");
+                    "join_sm80_i32_g8, main 26, finish_smxx_joined_dist, ");
     assert_launches("50000000", dist, "dist hq=16 sq=5000 sk=1000 d=576 topk=2048 bf16",
-                    "join_sm90_i32_g8, main 132, finish_smxx_joined_dist, join_sm90_i32_g8, main 132, "
+                    "join_sm80_i32_g8, main 132, finish_smxx_joined_dist, join_sm80_i32_g8, main 132, "
                     "finish_smxx_joined_dist, ");
     assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, fwd);
     assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART,

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # Which rows plans choose. D 64 on an H100: tiles of 128 query rows for short causal problems and few tiles, of 192
-# for the others; e4m3 at its own width; f32 on wgmma where there is enough to do. D 192 on a B200: pairs of CTAs for
-# long full rows. Usage: dense.sh ATTN DRIVER
+# for the others; e4m3 at its own width, long sequences by 192 rows; f32 on wgmma where there is enough to do. D 192 on
+# a B200: pairs of CTAs for long full rows. Usage: dense.sh ATTN DRIVER
 attn=${1:?path of attn} driver=${2:?path of the driver}
 failed=0 gpu=h100
 op=sdpa_fwd
@@ -19,8 +19,10 @@ for dtype in bf16 f16; do
     chooses "b=4 hq=32 sq=4096 d=64 $dtype causal" ${rows}_${dtype}_d64
     chooses "b=1 hq=32 sq=16384 d=60 $dtype" ${rows}_${dtype}_d64
 done
-chooses "b=4 hq=32 sq=4096 d=64 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d64
-chooses "b=4 hq=32 sq=4096 d=96 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d128
+chooses "b=4 hq=32 sq=4096 d=64 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d64_r192
+chooses "b=4 hq=32 sq=4096 d=96 e4m3" attn_sdpa_fwd_fp8_sm90_e4m3_d128_r192
+chooses "b=16 hq=32 sq=1024 d=64 e4m3 causal" attn_sdpa_fwd_fp8_sm90_e4m3_d64
+chooses "b=16 hq=16 sq=1024 d=128 e4m3 causal" attn_sdpa_fwd_fp8_sm90_e4m3_d128
 for causal in "" " causal"; do
     chooses "b=2 hq=16 sq=4096 d=64 f32$causal" attn_sdpa_fwd_f16x2_sm90_f32_d64
     chooses "b=2 hq=16 sq=4096 d=96 f32$causal" attn_sdpa_fwd_f16x2_sm90_f32_d128
