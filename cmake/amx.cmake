@@ -73,6 +73,15 @@ if(TARGET attn_cli)
                   "sdpa_bwd hq=4 hk=1 sq=31 sk=70 d=128 dv=39 f16 causal bottom_right lse_empty_plus_inf deterministic dlse grad_mask mask=f32")
   attn_check_test(amx.check_low_mask_bf16 amx attn_amx attn_sdpa_bwd_amx_bf16_any 181757931648202
                   "sdpa_bwd hq=1 sq=60 sk=103 d=320 bf16 causal sink seqlens_k left=0 mask=bf16")
+  # The lowest number of bf16 as a mask hides every key of rows whose scores are beyond what e^score holds.
+  attn_check_test(amx.check_lowest_mask amx attn_amx attn_sdpa_bwd_amx_bf16_any 342051700170554
+                  "sdpa_bwd hq=4 hk=2 sq=63 d=138 dv=96 bf16 causal bottom_right lse_empty_plus_inf grad_mask mask=bf16 align=16")
+  attn_check_test(amx.check_lowest_mask_f16 amx attn_amx attn_sdpa_bwd_amx_f16_any 342051700170729
+                  "sdpa_bwd hq=2 hk=1 sq=64 sk=64 d=64 f16 mask=bf16")
+  attn_check_test(amx.check_lowest_mask_f32 amx attn_amx attn_sdpa_bwd_amx_f32_any 342051700170554
+                  "sdpa_bwd hq=2 hk=1 sq=64 sk=64 d=64 f32 mask=bf16")
+  attn_check_test(amx.check_lowest_mask_one_key amx attn_amx attn_sdpa_bwd_amx_bf16_any 342051700170554
+                  "sdpa_bwd hq=4 hk=2 sq=64 sk=1 d=64 bf16 mask=bf16")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_check_test(amx.check_far_softcap amx attn_amx attn_sdpa_bwd_amx_bf16_any 268548411299707
                   "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

@@ -3,7 +3,8 @@
  * fused microkernel on tiles of them (attn_ukr_bf16.bwd_tile; for f32 and f16 bwd_tile_f32, on operands split into
  * three bf16 terms), and writes dQ, dK and dV.
  * NaN and infinite values are left to bwd_tile.h: for bf16 without a score_mod one block of keys at a time, else, since
- * bwd_tile.h gives other bits, all of the (batch, key head).
+ * bwd_tile.h gives other bits, all of the (batch, key head). So are rows whose lse has an additive mask's size, beyond
+ * LSE_FAR.
  *
  *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
  *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
@@ -32,6 +33,12 @@ enum {
     SPLIT_LEAST = 64,  /* bf16x3: fewest rows, and keys, for which it pays */
     SPLIT_WIDEST = 128 /* bf16x3: most columns for which it pays */
 };
+
+/* Of lse, with an additive mask. Where such a mask, -3e38, hides every key of a row by a finite number, lse is its
+ * cell: the kernels take one off the other exactly, and e^score is left, which is infinite from 89 on. bwd_tile.h adds
+ * the score to the cell, which swallows it: e^0. Below, lse is within 32 of what it was before it was rounded, so that
+ * probabilities stay finite: -1e9, a common one, stays on tiles. */
+static const double LSE_FAR = 1 << 30;
 
 static int64_t padded_row(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
 
@@ -132,6 +139,8 @@ static int all_finite(const struct attn_cpu_bwd *w, const void *row, int64_t n) 
 int attn_cpu_bwd_amx_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd_row *stat, const void *q,
                             const void *dout) {
     const int factor = whole(w) ? isfinite(stat->g) : !(stat->g < 1) && !(stat->g > 1);
+    const int additive = w->s.p->mask_dtype && w->s.p->mask_dtype != ATTN_BOOL;
+    if (additive && fabs(stat->lse) >= LSE_FAR) return 0;
     return isfinite(stat->lse) && isfinite(stat->shift) && factor && all_finite(w, q, w->s.p->dim_qk) &&
            all_finite(w, dout, w->s.p->dim_v);
 }
